@@ -21,7 +21,7 @@ import numpy
 
 from lemma.processes import read_message, write_message
 
-CPU_SECONDS, MAX_MEMORY, MAX_FILE_BYTES = 20, 8 << 30, 1 << 20
+CPU_SECONDS, MAX_ADDRESS_BYTES, MAX_FILE_BYTES = 20, 8 << 30, 1 << 20
 MAX_NUMBERS = 200_000  # of one result
 
 
@@ -85,7 +85,7 @@ def set_limits() -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
-        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
+        resource.setrlimit(resource.RLIMIT_AS, (MAX_ADDRESS_BYTES, MAX_ADDRESS_BYTES))
         resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_FILE_BYTES, MAX_FILE_BYTES))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
@@ -116,9 +116,9 @@ def describe_error(path: str) -> str:
     lines = [frame.lineno for frame in traceback.extract_tb(trace) if frame.filename == path]
     if isinstance(error, SyntaxError) and error.filename == path:
         lines.append(error.lineno)
-    where = f" in line {lines[-1]}" if lines and lines[-1] else ""
+    location = f" in line {lines[-1]}" if lines and lines[-1] else ""
     message = " ".join(str(error).split())[:300]
-    return f"{kind.__name__ if kind else 'Error'}{where}: {message}"
+    return f"{kind.__name__ if kind else 'Error'}{location}: {message}"
 
 
 def call(function: Any, arguments: list[Any], library: ModuleType | None, num_accepted: int) -> dict[str, Any]:
@@ -191,7 +191,7 @@ def main() -> None:
     try:
         reply = answer_request(request)
     except MemoryError:
-        reply = {"error": f"it needs more than {MAX_MEMORY >> 30} GiB of memory"}
+        reply = {"error": f"it needs more than {MAX_ADDRESS_BYTES >> 30} GiB of memory"}
     write_message(output, reply)
 
 

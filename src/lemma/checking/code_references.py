@@ -133,12 +133,12 @@ def _attention_trials(random: np.random.Generator) -> list[Trial]:
     def normal(*shape: int) -> Any:
         return random.normal(size=shape)
 
-    plain = [Trial((normal(5, 4), normal(5, 4), normal(5, 3)))]
-    plain.append(Trial((normal(2, 6, 3), normal(2, 6, 3), normal(2, 6, 3)), "a batch"))
-    plain.append(Trial((normal(3, 4), normal(6, 4), normal(6, 5)), "more keys than queries"))
+    unmasked = [Trial((normal(5, 4), normal(5, 4), normal(5, 3)))]
+    unmasked.append(Trial((normal(2, 6, 3), normal(2, 6, 3), normal(2, 6, 3)), "a batch"))
+    unmasked.append(Trial((normal(3, 4), normal(6, 4), normal(6, 5)), "more keys than queries"))
     masks = [_causal(5), random.random((5, 5)) < 0.6]
     masks[1][np.arange(5), np.arange(5)] = True
-    return [*plain, *(Trial((normal(5, 4), normal(5, 4), normal(5, 3), mask), "a mask") for mask in masks)]
+    return [*unmasked, *(Trial((normal(5, 4), normal(5, 4), normal(5, 3), mask), "a mask") for mask in masks)]
 
 
 def _causal_trials(random: np.random.Generator) -> list[Trial]:
@@ -339,7 +339,7 @@ def _adamw_exchanged(
     return adamw(theta, gradient, m, v, t, lr, beta2, beta1, eps, decay)
 
 
-def _adamw_eps_inside(
+def _adamw_eps_in_root(
     theta: Any, gradient: Any, m: Any, v: Any, t: int, lr: float, beta1: float, beta2: float, eps: float, decay: float
 ) -> Step:
     m = beta1 * m + (1 - beta1) * gradient
@@ -388,10 +388,10 @@ def top_p(probabilities: Any, p: float) -> Any:
 def _nucleus(probabilities: Any, p: float, extra: int, normalize: bool = True) -> Any:
     order = np.argsort(-probabilities, kind="stable")
     size = int(np.searchsorted(np.cumsum(probabilities[order]), p - 1e-12)) + 1 + extra
-    kept = np.zeros_like(probabilities)
-    kept[order[: max(size, 0)]] = probabilities[order[: max(size, 0)]]
+    nucleus = np.zeros_like(probabilities)
+    nucleus[order[: max(size, 0)]] = probabilities[order[: max(size, 0)]]
     with np.errstate(invalid="ignore"):
-        return kept / kept.sum() if normalize else kept
+        return nucleus / nucleus.sum() if normalize else nucleus
 
 
 def _top_p_trials(random: np.random.Generator) -> list[Trial]:
@@ -655,7 +655,7 @@ REFERENCES: dict[str, CodeReference] = {
             "weight decay is missing": lambda *a: _step(*a[:-1], 0.0),
             "weight decay is not multiplied by the learning rate": _adamw_unscaled_decay,
             "β1 and β2 are exchanged": _adamw_exchanged,
-            "ε is inside the root": _adamw_eps_inside,
+            "ε is inside the root": _adamw_eps_in_root,
             "the bias correction uses t + 1": _adamw_first_step,
             "the step goes up the gradient": _adamw_ascent,
         },
@@ -728,6 +728,6 @@ def _strictly_causal(q: Any, k: Any, v: Any) -> Any:
 
 def _threshold(probabilities: Any, p: float) -> Any:
     """Return the renormalized probabilities of at least p."""
-    kept = np.where(probabilities >= p, probabilities, 0)
+    selected = np.where(probabilities >= p, probabilities, 0)
     with np.errstate(invalid="ignore"):
-        return kept / kept.sum()
+        return selected / selected.sum()

@@ -230,7 +230,7 @@ class CodeLine(CheckedLine):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is wrong with the result."""
+        """The faults of the result."""
         return self.remarks
 
 
@@ -266,10 +266,10 @@ def compare_results(
     lines: list[CodeLine] = []
     wrong: list[tuple[Trial, Any]] = []
     for (trial, call), result in zip(pairs, results, strict=True):
-        remarks = list_faults(compute, trial, call, result, reference.signature, show_solution)
+        faults = list_faults(compute, trial, call, result, reference.signature, show_solution)
         topic = f" ({trial.topic})" if trial.topic else ""
-        lines.append(CodeLine(describe_arguments(trial) + topic, "wrong" if remarks else "right", tuple(remarks)))
-        if remarks and not is_equal(compute, trial, result):
+        lines.append(CodeLine(describe_arguments(trial) + topic, "wrong" if faults else "right", tuple(faults)))
+        if faults and not is_equal(compute, trial, result):
             wrong.append((trial, result))
     skipped = len(trials) - len(pairs)
     notes = [f"Convention: {convention}."] if convention else []

@@ -224,12 +224,12 @@ class ConstructiveExercise(Exercise):
             left_value, right_value = format_values(left, 4), format_values(right, 4)
             at = f" at {', '.join(f'{name} = {value:g}' for name, value in self.scale.items() if np.ndim(value) == 0)}"
             location = at if self.scale else ""
-            text_of_sides = f"your values give {left_value}{location}; {right_value} is needed"
+            comparison = f"your values give {left_value}{location}; {right_value} is needed"
             if sign != "=":
-                text_of_sides = f"your values give {left_value} {sign} {right_value}{location}, which does not hold"
+                comparison = f"your values give {left_value} {sign} {right_value}{location}, which does not hold"
             off = f"off by {gap:.4g} (at most {self.tolerance:g})" if sign == "=" else ""
             reading = f"{left_value}{location}" if holds else ""
-            notes = tuple(filter(None, (text_of_sides, off)))
+            notes = tuple(filter(None, (comparison, off)))
             lines.append(ValueLine(text, holds, self._solution_text(), notes, reading=reading))
         return lines
 
@@ -284,5 +284,5 @@ class ConstructiveExercise(Exercise):
         if not self.example:
             return ExerciseHelp(self.name, level, ("Any values that satisfy the condition are right.",))
         values = {name: np.array(value, dtype=np.float64) for name, value in self.example.items()}
-        text_of_sides = [f"{line.text}: {line.reading}" for line in self._check_conditions(values)]
-        return ExerciseHelp(self.name, level, (self._solution_text(), *text_of_sides))
+        comparisons = [f"{line.text}: {line.reading}" for line in self._check_conditions(values)]
+        return ExerciseHelp(self.name, level, (self._solution_text(), *comparisons))

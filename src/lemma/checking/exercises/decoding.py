@@ -60,12 +60,12 @@ def read_tree(value: Any) -> Any:
     if isinstance(value, str) and value.strip()[:1] not in ("{", "["):
         tree: dict[str, Any] = {}
         for row in re.split(r"[;\n]", value):
-            prefix, colon, rest = row.partition(":")
+            prefix, colon, table_text = row.partition(":")
             if not row.strip():
                 continue
             if not colon:
                 raise ValueError(f"tree: '{row.strip()[:60]}' is not of the form PREFIX: token 0.6, token 0.4")
-            tree[" ".join(prefix.split())] = read_table(rest, f"tree, {prefix.strip() or 'start'}")
+            tree[" ".join(prefix.split())] = read_table(table_text, f"tree, {prefix.strip() or 'start'}")
         value = tree
     table = read_table(value, "tree")
     if isinstance(table, list):
@@ -194,17 +194,17 @@ class DecodingExercise(ValueExercise):
 
     def keep(self, probabilities: Array, method: Method = "") -> list[int]:
         """Return the indices of the tokens that top-k, top-p and min-p keep, applied in this order."""
-        kept = self.rank(probabilities)
+        selected = self.rank(probabilities)
         if self.top_k and method in ("", "top-k"):
-            kept = kept[: self.top_k]
+            selected = selected[: self.top_k]
         if self.top_p < 1 and method in ("", "top-p"):
-            mass = np.cumsum(probabilities[kept] / probabilities[kept].sum())
+            mass = np.cumsum(probabilities[selected] / probabilities[selected].sum())
             count = int(np.searchsorted(mass, self.top_p - TOLERANCE)) + 1
-            kept = kept[: min(count, len(kept))]
+            selected = selected[: min(count, len(selected))]
         if self.min_p and method in ("", "min-p"):
-            highest = probabilities[kept].max()
-            kept = [index for index in kept if probabilities[index] >= self.min_p * highest - TOLERANCE]
-        return [index for index in kept if probabilities[index] > 0] or kept[:1]
+            highest = probabilities[selected].max()
+            selected = [index for index in selected if probabilities[index] >= self.min_p * highest - TOLERANCE]
+        return [index for index in selected if probabilities[index] > 0] or selected[:1]
 
     @property
     def is_truncated(self) -> bool:
@@ -228,19 +228,32 @@ class DecodingExercise(ValueExercise):
         if not sign:
             return line
         value = value.lstrip("=").strip()
-        plain = normalize_name(name)
-        if not self.tree and re.fullmatch(r"[pq]", plain) and re.match(r"\{?\s*['\"]?[^\W\d]\w*['\"]?\s*:", value):
+        normalized = normalize_name(name)
+        if not self.tree and re.fullmatch(r"[pq]", normalized) and re.match(r"\{?\s*['\"]?[^\W\d]\w*['\"]?\s*:", value):
             return f"{name.strip()} = {{{value.strip('{} ')}}}"
-        is_set = plain in ("kept", "keep", "tokens", "keptset", "nucleus", "candidateset", "k", "topk", "topp", "set")
+        is_set = normalized in (
+            "kept",
+            "keep",
+            "tokens",
+            "keptset",
+            "nucleus",
+            "candidateset",
+            "k",
+            "topk",
+            "topp",
+            "set",
+        )
         if is_set:
             value = strip_brackets(value)
             separator = r"\s*,\s*(?:and\s+)?|\s+and\s+" if "," in value or " and " in value else r"\s+"
             items = [item.strip("\"'") for item in re.split(separator, value) if item]
             order = {token: index for index, token in enumerate(() if self.tree else self.token_names)}
             value = "[" + ", ".join(quote(item) for item in sorted(items, key=lambda item: order.get(item, 0))) + "]"
-        if re.fullmatch(r"(best|greedy|bestsequence|greedysequence|argmax|exhaustive|optimal|beamresult)\*?", plain):
+        if re.fullmatch(
+            r"(best|greedy|bestsequence|greedysequence|argmax|exhaustive|optimal|beamresult)\*?", normalized
+        ):
             return f"{name.strip()} = {quote(join_tokens(value))}" if self.tree else line
-        if re.fullmatch(r"(beam|finished|hypotheses|step)\d*", plain):
+        if re.fullmatch(r"(beam|finished|hypotheses|step)\d*", normalized):
             return f"{name.strip()} = {self._rewrite_beam(value)}"
         if is_set:
             return f"{name.strip()} = {value}"
@@ -263,8 +276,8 @@ class DecodingExercise(ValueExercise):
                 yield self.make_key(self._expect_search(beams, greedy))
             return
         is_full = any(self._is_full(claim) for claim in claims)
-        for kept in islice(self._tied_sets(), MAX_TIES):
-            yield self.make_key(self._expect_step(kept, is_full))
+        for selected in islice(self._tied_sets(), MAX_TIES):
+            yield self.make_key(self._expect_step(selected, is_full))
 
     def _is_full(self, claim: ValueClaim) -> bool:
         """Return whether a claim lists the renormalized probabilities of all tokens, with zeros."""
@@ -283,20 +296,20 @@ class DecodingExercise(ValueExercise):
 
     def _tied_sets(self) -> Iterator[list[int]]:
         """Yield the sets of kept tokens: several where the least likely one ties with tokens left out."""
-        kept = self.keep(self.distribution)
-        yield kept
-        threshold = self.distribution[kept[-1]]
+        selected = self.keep(self.distribution)
+        yield selected
+        threshold = self.distribution[selected[-1]]
         tied = [index for index, number in enumerate(self.distribution) if abs(number - threshold) <= 1e-12]
-        sure = [index for index in kept if index not in tied]
-        number = len(kept) - len(sure)
+        sure = [index for index in selected if index not in tied]
+        number = len(selected) - len(sure)
         if len(tied) > number and (self.top_k or self.top_p < 1):
-            for chosen in combinations(tied, number):
-                if set(sure) | set(chosen) != set(kept):
-                    yield [*sure, *chosen]
+            for subset in combinations(tied, number):
+                if set(sure) | set(subset) != set(selected):
+                    yield [*sure, *subset]
             if self.top_k:
                 yield [*sure, *tied]
 
-    def _expect_step(self, kept: list[int], is_full: bool) -> list[ExpectedValue]:
+    def _expect_step(self, selected: list[int], is_full: bool) -> list[ExpectedValue]:
         """Return the values of a next token: scores, probabilities and the tokens that are kept."""
         values = []
         if self.repetition_penalty != 1:
@@ -305,8 +318,8 @@ class DecodingExercise(ValueExercise):
             values.append(self._expect_scaled())
         values.append(self._expect_distribution())
         if self.is_truncated:
-            values += [self._expect_kept(kept), *self._expect_renormalized(kept, is_full)]
-        final = self._renormalize(kept)
+            values += [self._expect_selected(selected), *self._expect_renormalized(selected, is_full)]
+        final = self._renormalize(selected)
         best = [self.token_names[index] for index in range(len(final)) if final[index] >= final.max() - TOLERANCE]
         worst = self.token_names[int(np.argmin(self.distribution))]
         values.append(self._expect_entropy(final))
@@ -320,10 +333,10 @@ class DecodingExercise(ValueExercise):
         )
         return values
 
-    def _renormalize(self, kept: Sequence[int]) -> Array:
+    def _renormalize(self, selected: Sequence[int]) -> Array:
         """Return the probabilities of all tokens after those that are not kept are set to 0."""
         final = np.zeros_like(self.distribution)
-        final[list(kept)] = self.distribution[list(kept)]
+        final[list(selected)] = self.distribution[list(selected)]
         return final / final.sum()
 
     def _expect_penalized(self) -> ExpectedValue:
@@ -373,20 +386,20 @@ class DecodingExercise(ValueExercise):
 
     def _mistaken_distributions(self) -> dict[str, Array]:
         """Return the distributions that mistakes with temperature, softmax and penalty lead to."""
-        scores, temperature, plain = self.penalized, self.temperature, softmax(self.penalized)
+        scores, temperature, unscaled = self.penalized, self.temperature, softmax(self.penalized)
         wrong: dict[str, Array] = {}
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             if temperature != 1:
                 wrong["multiplied by the temperature: divide the logits by it"] = softmax(scores, 1 / temperature)
-                wrong["the temperature is left out"] = plain
-                wrong["the probabilities are divided by the temperature, not the logits"] = plain / temperature
-                wrong["the probabilities are multiplied by the temperature"] = plain * temperature
+                wrong["the temperature is left out"] = unscaled
+                wrong["the probabilities are divided by the temperature, not the logits"] = unscaled / temperature
+                wrong["the probabilities are multiplied by the temperature"] = unscaled * temperature
                 wrong["the softmax is taken of probabilities divided by the temperature, not of logits"] = softmax(
-                    plain, temperature
+                    unscaled, temperature
                 )
-                powers = plain ** (1 / temperature)
+                powers = unscaled ** (1 / temperature)
                 wrong["p^(1/T) is not normalized to sum to 1"] = powers
-                wrong["p^T is not normalized, and the exponent is 1/T"] = plain**temperature
+                wrong["p^T is not normalized, and the exponent is 1/T"] = unscaled**temperature
             if self.logits:
                 exponentials = np.exp(np.minimum(scores / temperature, 700))
                 wrong["the exponentials are not normalized"] = exponentials
@@ -431,20 +444,20 @@ class DecodingExercise(ValueExercise):
             work=work if is_softmax else "",
         )
 
-    def _mistaken_sets(self, kept: list[int]) -> Iterator[tuple[str, list[int]]]:
+    def _mistaken_sets(self, selected: list[int]) -> Iterator[tuple[str, list[int]]]:
         """Yield the sets of tokens that mistakes lead to."""
         ranked = self.rank(self.distribution)
-        position = len(kept)
+        position = len(selected)
         if self.top_p < 1 and not self.top_k and not self.min_p:
             yield (
                 "one token too few: the sum must reach p, so the token that crosses it is kept",
                 ranked[: position - 1],
             )
             yield "one token too many: stop as soon as the sum reaches p", ranked[: position + 1]
-            above = [index for index in ranked if self.distribution[index] >= self.top_p]
-            yield "each probability is compared with p, not their sum", above
-            rest = [index for index in ranked if self.distribution[index] >= 1 - self.top_p]
-            yield "each probability is compared with 1 − p: add them up from the largest", rest
+            at_least_p = [index for index in ranked if self.distribution[index] >= self.top_p]
+            yield "each probability is compared with p, not their sum", at_least_p
+            at_least_complement = [index for index in ranked if self.distribution[index] >= 1 - self.top_p]
+            yield "each probability is compared with 1 − p: add them up from the largest", at_least_complement
             ascending = ranked[::-1]
             count = int(np.searchsorted(np.cumsum(self.distribution[ascending]), self.top_p - TOLERANCE)) + 1
             yield "the tokens are added from the smallest, not the largest", ascending[:count]
@@ -470,18 +483,18 @@ class DecodingExercise(ValueExercise):
                 both = set(self.keep(self.distribution, "top-k")) & set(self.keep(self.distribution, "top-p"))
                 yield "the probabilities are not renormalized between top-k and top-p", [i for i in ranked if i in both]
 
-    def _expect_kept(self, kept: list[int]) -> ExpectedValue:
+    def _expect_selected(self, selected: list[int]) -> ExpectedValue:
         """Return the tokens that are kept."""
         wrong = {
-            text: [self.token_names[index] for index in sorted(other)] for text, other in self._mistaken_sets(kept)
+            text: [self.token_names[index] for index in sorted(other)] for text, other in self._mistaken_sets(selected)
         }
-        right = {self.token_names[index] for index in kept}
+        right = {self.token_names[index] for index in selected}
         orders = {}
         for text, names in wrong.items():
             if names and set(names) != right:
                 orders[text] = names
         running, texts = 0.0, []
-        for index in kept[:12]:
+        for index in selected[:12]:
             running += float(self.distribution[index])
             texts.append(f"{self.token_names[index]} (sum {running:.4g})")
         rule = [f"top-k: the {self.top_k} most likely"] if self.top_k else []
@@ -489,7 +502,7 @@ class DecodingExercise(ValueExercise):
         rule += [f"min-p: at least {self.min_p:g} times the highest"] if self.min_p else []
         return expect_words(
             ["kept", "kept tokens", "nucleus", "tokens", "kept set", "top-k", "top-p", "V_k", "V_p"],
-            [self.token_names[index] for index in kept],
+            [self.token_names[index] for index in selected],
             meaning="tokens that are kept",
             mistakes=orders,
             formula="; then ".join(rule),
@@ -497,28 +510,28 @@ class DecodingExercise(ValueExercise):
             up_to=frozenset({"order"}),
         )
 
-    def _expect_renormalized(self, kept: list[int], is_full: bool) -> list[ExpectedValue]:
+    def _expect_renormalized(self, selected: list[int], is_full: bool) -> list[ExpectedValue]:
         """Return the renormalized probabilities, and the mass of the kept tokens."""
-        final, mass = self._renormalize(kept), float(self.distribution[kept].sum())
-        indices = list(range(len(final))) if is_full else sorted(kept)
+        final, mass = self._renormalize(selected), float(self.distribution[selected].sum())
+        indices = list(range(len(final))) if is_full else sorted(selected)
         removed = np.zeros_like(final)
-        removed[kept] = self.distribution[kept]
+        removed[selected] = self.distribution[selected]
         wrong: dict[str, Array] = {"not renormalized: divide by the sum of the kept probabilities": removed[indices]}
         exponentials = np.zeros_like(final)
-        exponentials[kept] = softmax(self.distribution[kept])
+        exponentials[selected] = softmax(self.distribution[selected])
         wrong["the softmax is taken of the kept probabilities: divide by their sum"] = exponentials[indices]
         if is_full:
-            wrong |= {text: self._renormalize(other) for text, other in self._mistaken_sets(kept) if other}
+            wrong |= {text: self._renormalize(other) for text, other in self._mistaken_sets(selected) if other}
         for text, array in self._mistaken_distributions().items():
-            if (total := float(array[kept].sum())) > 0:
+            if (total := float(array[selected].sum())) > 0:
                 zeros = np.zeros_like(final)
-                zeros[kept] = array[kept] / total
+                zeros[selected] = array[selected] / total
                 wrong.setdefault(text, zeros[indices])
         spread = np.zeros_like(final)
-        spread[kept] = self.distribution[kept] + (1 - mass) / len(kept)
+        spread[selected] = self.distribution[selected] + (1 - mass) / len(selected)
         wrong["the mass of the removed tokens is spread evenly: divide by the sum"] = spread[indices]
         names = [self.token_names[index] for index in indices]
-        largest = self.token_names[max(kept, key=lambda index: self.distribution[index])]
+        largest = self.token_names[max(selected, key=lambda index: self.distribution[index])]
         return [
             expect_numbers(
                 ["mass", "kept mass", "sum"],
@@ -526,7 +539,7 @@ class DecodingExercise(ValueExercise):
                 meaning="sum of the kept probabilities",
                 mistakes=keep_distinct(mass, {"that is the mass of the removed tokens": 1 - mass}),
                 scales={100: "in per cent"},
-                work=format_product([float(self.distribution[index]) for index in kept]).replace(" · ", " + "),
+                work=format_product([float(self.distribution[index]) for index in selected]).replace(" · ", " + "),
             ),
             expect_numbers(
                 RENORMALIZED,
@@ -597,9 +610,9 @@ class DecodingExercise(ValueExercise):
             return self._row(self._prefixes[tokens])
         if step in self.tree:
             return self._row(step)
-        joined = "".join(tokens)
-        if tokens and (joined,) in self._prefixes:
-            return self._row(self._prefixes[joined,])
+        concatenated = "".join(tokens)
+        if tokens and (concatenated,) in self._prefixes:
+            return self._row(self._prefixes[concatenated,])
         if any(len(prefix) > 1 for prefix in self._prefixes):
             return None
         return self._row(self._prefixes[tokens[-1:]]) if tokens and tokens[-1:] in self._prefixes else None
@@ -658,10 +671,10 @@ class DecodingExercise(ValueExercise):
                     _break_tie(item[0], tie_breaker),
                 ),
             )
-            kept = [candidate for _, candidate in ranked[:beam]]
-            if kept == beams[-1]:
+            next_beams = [candidate for _, candidate in ranked[:beam]]
+            if next_beams == beams[-1]:
                 break
-            beams.append(kept)
+            beams.append(next_beams)
         return beams[1:]
 
     def _tied_searches(self) -> Iterator[tuple[list[list[Hypothesis]], list[list[Hypothesis]]]]:
@@ -686,7 +699,7 @@ class DecodingExercise(ValueExercise):
 
     @cached_property
     def all_sequences(self) -> list[Hypothesis] | None:
-        """All complete sequences, the most likely first; None if there are too many."""
+        """The complete sequences, the most likely first; None if there are too many."""
         level, count = [Hypothesis((), 0.0)], 0
         finished: list[Hypothesis] = []
         for _ in range(self.depth + 1):
@@ -926,7 +939,7 @@ class DecodingExercise(ValueExercise):
             return self._find_token(name, function, inner)
         if function in ("log", "ln", "logp", "lnp"):
             wrapped = re.fullmatch(r"[Pp]r?\s*\((.*)\)", inner)
-            return self._expect_plain_logarithm(self._read_tokens(wrapped[1] if wrapped else inner), name)
+            return self._expect_unnormalized_score(self._read_tokens(wrapped[1] if wrapped else inner), name)
         if function in ("score", "s", "normalizedscore"):
             return self._expect_score(self._read_tokens(inner), name)
         if function not in ("p", "pr", "prob"):
@@ -940,10 +953,10 @@ class DecodingExercise(ValueExercise):
             return expect_numbers([name], row[token[0]], scales={100: "in per cent"})
         return self._expect_sequence_probability(self._read_tokens(inner), name)
 
-    def _expect_plain_logarithm(self, tokens: Sequence_, name: str) -> ExpectedValue:
+    def _expect_unnormalized_score(self, tokens: Sequence_, name: str) -> ExpectedValue:
         """Return the log-probability of a sequence without normalization."""
-        plain = self.model_copy(update={"length_penalty": 0.0})
-        return plain._expect_score(tokens, name)
+        unnormalized = self.model_copy(update={"length_penalty": 0.0})
+        return unnormalized._expect_score(tokens, name)
 
     def _find_count(self, name: str) -> ExpectedValue | None:
         """Return the number of sequences, if that is the name."""
@@ -952,30 +965,32 @@ class DecodingExercise(ValueExercise):
                 raise InputError(f"{self.name}: more than {MAX_SEQUENCES:,} sequences are possible.")
             return expect_numbers([name], len(self.all_sequences), meaning="complete sequences of positive probability")
         if not self.tree and normalize_name(name) in ("numberofkept", "|kept|", "numberofkepttokens", "numkept", "k"):
-            kept = self.keep(self.distribution)
-            others = {text: float(len(other)) for text, other in self._mistaken_sets(kept)}
-            return expect_numbers([name], len(kept), mistakes=keep_distinct(len(kept), others))
+            selected = self.keep(self.distribution)
+            mistaken_counts = {text: float(len(other)) for text, other in self._mistaken_sets(selected)}
+            return expect_numbers([name], len(selected), mistakes=keep_distinct(len(selected), mistaken_counts))
         return None
 
     def _find_token(self, name: str, function: str, inner: str) -> ExpectedValue | None:
         """Return the probability of a token before truncation, p(token), or after it, q(token)."""
         token = inner.strip("\"'")
         if token not in self.token_names:
-            lowered = {known.casefold(): known for known in self.token_names}
-            if token.casefold() not in lowered:
+            names_by_casefold = {token_name.casefold(): token_name for token_name in self.token_names}
+            if token.casefold() not in names_by_casefold:
                 return None
-            token = lowered[token.casefold()]
-        index, kept = self.token_names.index(token), self.keep(self.distribution)
+            token = names_by_casefold[token.casefold()]
+        index, selected = self.token_names.index(token), self.keep(self.distribution)
         is_final = function in ("q", "p'", "pnew", "renormalized") or (function in ("p", "pr") and self.is_truncated)
         if function not in ("p", "pr", "q", "p'", "pnew", "renormalized", "softmax"):
             return None
-        before, after = float(self.distribution[index]), float(self._renormalize(kept)[index])
+        before, after = float(self.distribution[index]), float(self._renormalize(selected)[index])
         right = after if is_final else before
         wrong = {text: float(array[index]) for text, array in self._mistaken_distributions().items()}
         if is_final:
-            total = {text: float(array[kept].sum()) for text, array in self._mistaken_distributions().items()}
-            wrong = {text: value / total[text] for text, value in wrong.items() if total[text] > 0 and index in kept}
-            for text, other in self._mistaken_sets(kept):
+            total = {text: float(array[selected].sum()) for text, array in self._mistaken_distributions().items()}
+            wrong = {
+                text: value / total[text] for text, value in wrong.items() if total[text] > 0 and index in selected
+            }
+            for text, other in self._mistaken_sets(selected):
                 if other:
                     wrong[text] = float(self._renormalize(other)[index])
             wrong = {"not renormalized: divide by the sum of the kept probabilities": before, **wrong}
@@ -989,13 +1004,13 @@ class DecodingExercise(ValueExercise):
 
     def _read_tokens(self, text: str) -> Sequence_:
         """Return the tokens of a sequence in a name; tokens of one letter may be written together."""
-        plain = normalize_name(text)
-        if plain in ("greedy", "best"):
-            return (self.search(1) if plain == "greedy" else self.search(self.beam))[-1][0].tokens
+        normalized = normalize_name(text)
+        if normalized in ("greedy", "best"):
+            return (self.search(1) if normalized == "greedy" else self.search(self.beam))[-1][0].tokens
         items = [item.strip("\"'") for item in re.split(r"[\s,]+|->|→", text.strip("[] ")) if item]
         items = items[1:] if items and items[0].casefold() in START_NAMES else items
-        known = {token for prefix in self.tree for token in self._row(prefix)}
-        if len(items) == 1 and items[0] not in known and all(letter in known for letter in items[0]):
+        vocabulary = {token for prefix in self.tree for token in self._row(prefix)}
+        if len(items) == 1 and items[0] not in vocabulary and all(letter in vocabulary for letter in items[0]):
             items = list(items[0])
         if not items or len(items) > MAX_LENGTH:
             return tuple(items[:MAX_LENGTH])

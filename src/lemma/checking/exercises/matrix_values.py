@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from pydantic import BeforeValidator, ValidationInfo
 
-from lemma.checking.exercises.statements import read_matrix, show, write_plain
+from lemma.checking.exercises.statements import read_matrix, show, to_text
 from lemma.checking.expected_values import Array
 from lemma.checking.expressions import (
     AXIS_FUNCTIONS,
@@ -61,7 +61,7 @@ def _split_assignments(text: str) -> list[str]:
 def _read_array(item: Any, info: ValidationInfo) -> Any:
     """Return a number, vector or matrix as nested tuples."""
     is_nested = isinstance(item, list | tuple) and any(isinstance(row, list | tuple) for row in item)
-    text = write_plain(item).strip() if isinstance(item, str) else ""
+    text = to_text(item).strip() if isinstance(item, str) else ""
     rows = read_matrix(item, info)
     if not rows:
         raise ValueError(f"{info.field_name}: a value is empty.")

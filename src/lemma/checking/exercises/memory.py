@@ -241,9 +241,9 @@ class MemoryExercise(QuantityExercise):
 
     def expected_quantities(self) -> Sequence[ExpectedQuantity]:
         """Return all quantities that follow from what is given."""
-        given = self.symbols.letters
+        letters = self.symbols.letters
         quantities: list[ExpectedQuantity] = []
-        if "N" in given:
+        if "N" in letters:
             quantities += self._parameter_quantities()
         cache = self._cache_formula()
         if cache:
@@ -267,7 +267,7 @@ class MemoryExercise(QuantityExercise):
         count = {"adamw": 2, "adam": 2, "momentum": 1, "sgd": 0}[self.optimizer]
         has_master = size == "2" if self.master_weights is None else self.master_weights
         master = 4 if has_master else 0
-        others = {
+        precision_mistakes = {
             f"each number is counted with {bytes_} bytes, which is {name}; {self.precision} has {size}": f"N*{bytes_}"
             for name, bytes_ in (("float32", "4"), ("float16", "2"), ("int8", "1"), ("int4", "1/2"))
             if bytes_ != size
@@ -295,7 +295,7 @@ class MemoryExercise(QuantityExercise):
                 {
                     f"{bits} bits are counted as {bits} bytes": f"N*{bits}",
                     "the parameters are counted, not their bytes": "N",
-                    **others,
+                    **precision_mistakes,
                 },
             ),
             ExpectedQuantity(
@@ -406,43 +406,43 @@ class MemoryExercise(QuantityExercise):
 
     def _cache_formula(self) -> tuple[str, str] | None:
         """Return the bytes of one token in all layers, and the letter of the tokens; None if too little is given."""
-        given = self.symbols.letters
+        letters = self.symbols.letters
         b = PRECISION_BYTES[self.cache_format]
-        if "L" not in given:
+        if "L" not in letters:
             return None
-        if "r" in given:
-            rotary = " + d_r" if "d_r" in given else ""
+        if "r" in letters:
+            rotary = " + d_r" if "d_r" in letters else ""
             return f"L*(r{rotary})*{b}", "T"
-        heads = "h_kv" if "h_kv" in given else "h"
-        if not {heads, "d_h"} <= given:
-            return ("2*L*d*" + b, "T") if "d" in given and "h_kv" not in given else None
+        heads = "h_kv" if "h_kv" in letters else "h"
+        if not {heads, "d_h"} <= letters:
+            return ("2*L*d*" + b, "T") if "d" in letters and "h_kv" not in letters else None
         return f"2*L*{heads}*d_h*{b}", "T"
 
     def _cache_quantities(self, per_token: str, time: str) -> list[ExpectedQuantity]:
         """Return the cache of a token, of a batch, and what it saves."""
-        given, values = self.symbols.letters, self.symbols.values
+        letters, values = self.symbols.letters, self.symbols.values
         size = PRECISION_BYTES[self.cache_format]
         steps: dict[str, str] = {}
-        is_latent = "r" in given
+        is_latent = "r" in letters
         if is_latent:
             steps["the factor 2 is for keys and values; the latent vector is cached once"] = "2"
-            if {"h", "d_h"} <= given:
+            if {"h", "d_h"} <= letters:
                 steps["keys and values of all heads are counted, not the latent vector"] = "2*h*d_h/(r" + (
-                    " + d_r)" if "d_r" in given else ")"
+                    " + d_r)" if "d_r" in letters else ")"
                 )
-            if "d_r" in given:
+            if "d_r" in letters:
                 steps["the rotary key is left out"] = "r/(r + d_r)"
         else:
             steps["the factor 2 (keys and values) is left out"] = "1/2"
-            if "h_kv" in given and values["h_kv"] != values["h"]:
+            if "h_kv" in letters and values["h_kv"] != values["h"]:
                 steps["all query heads are counted, not the key-value heads"] = "h/h_kv"
                 steps["the heads are left out"] = "1/h_kv"
-            elif "h" in given:
+            elif "h" in letters:
                 steps["the heads are left out"] = "1/h"
                 steps["the heads are counted twice: d = h*d_h"] = "h"
-            if "d" in given and "h_kv" in given and values["h_kv"] * values["d_h"] != values["d"]:
+            if "d" in letters and "h_kv" in letters and values["h_kv"] * values["d_h"] != values["d"]:
                 steps["d is taken for the width of one head"] = "d/d_h"
-            if "d_h" in given:
+            if "d_h" in letters:
                 steps["the width of a head is left out"] = "1/d_h"
         steps["the layers are left out"] = "1/L"
         for bytes_ in ("4", "2", "1"):
@@ -461,11 +461,11 @@ class MemoryExercise(QuantityExercise):
             steps={text: factor for text, factor in steps.items() if factor != "1/(1)"},
         )
         quantities = [token]
-        if "T" in given:
+        if "T" in letters:
             formula = f"{per_token}*{time}*B"
             mistakes: dict[str, str] = {}
-            if "w" in given and values["w"] < values["T"]:
-                if "m" in given:
+            if "w" in letters and values["w"] < values["T"]:
+                if "m" in letters:
                     formula = f"{per_token}/L*(m*T + (L - m)*min(T, w))*B"
                     mistakes["all layers are counted with the window"] = f"{per_token}*w*B"
                 else:
@@ -474,7 +474,9 @@ class MemoryExercise(QuantityExercise):
                 mistakes["the window and the context are both counted"] = f"{per_token}*T*w*B"
             more = {
                 "the batch is left out": "1/B",
-                "the context is left out: that is the cache of one token": "1/T" if "w" not in given else "1/min(T, w)",
+                "the context is left out: that is the cache of one token": "1/T"
+                if "w" not in letters
+                else "1/min(T, w)",
                 "the context is squared; the cache grows linearly with it": "T",
             }
             quantities.append(
@@ -498,7 +500,7 @@ class MemoryExercise(QuantityExercise):
                     {**token.steps, **more},
                 )
             )
-        if "h_kv" in given and values["h_kv"] != values["h"]:
+        if "h_kv" in letters and values["h_kv"] != values["h"]:
             quantities.append(
                 ExpectedQuantity(
                     "saving",
@@ -509,13 +511,13 @@ class MemoryExercise(QuantityExercise):
                     {"the ratio is inverted": "h_kv/h"},
                 )
             )
-        elif is_latent and {"h", "d_h"} <= given:
-            latent = "r + d_r" if "d_r" in given else "r"
+        elif is_latent and {"h", "d_h"} <= letters:
+            latent = "r + d_r" if "d_r" in letters else "r"
             mistakes = {
                 "the ratio is inverted": f"({latent})/(2*h*d_h)",
                 "the factor 2 (keys and values) is left out": f"h*d_h/({latent})",
             }
-            if "d_r" in given:
+            if "d_r" in letters:
                 mistakes["the rotary key is left out"] = "2*h*d_h/r"
             quantities.append(
                 ExpectedQuantity(
@@ -541,9 +543,9 @@ class MemoryExercise(QuantityExercise):
 
     def _tensor(self, text: str) -> str:
         """Return the shape of a tensor as a formula in the letters of the exercise."""
-        plain = re.sub(r"[×,]", " ", text)
+        product_text = re.sub(r"[×,]", " ", text)
         try:
-            node = parse_formula(plain, self.symbols.letters)
+            node = parse_formula(product_text, self.symbols.letters)
         except InputError as error:
             raise InputError(
                 f"activations: '{text[:40]}': {error} Write a shape in letters that are given, as in B T d."
@@ -552,7 +554,7 @@ class MemoryExercise(QuantityExercise):
             raise InputError("activations: the number of layers is missing: give layers=12.")
         if evaluate(node, self.symbols.values).value <= 0:
             raise InputError(f"activations: '{text[:40]}' has no numbers.")
-        return re.sub(r"(?<=[\w)])\s+(?=[\w(])", "*", plain.strip())
+        return re.sub(r"(?<=[\w)])\s+(?=[\w(])", "*", product_text.strip())
 
     def _activation_quantity(self, formula: str) -> ExpectedQuantity:
         """Return the bytes of the listed activations with the mistakes in them."""
@@ -568,8 +570,10 @@ class MemoryExercise(QuantityExercise):
             mistakes["the layers are left out"] = f"({' + '.join(layers)})*{size}" + other
             for index, tensor in enumerate(layers):
                 if len(layers) > 1:
-                    rest = " + ".join(layers[:index] + layers[index + 1 :])
-                    mistakes[f"the tensor {self.activations[index]} is left out"] = f"L*({rest})*{size}" + other
+                    remaining_sum = " + ".join(layers[:index] + layers[index + 1 :])
+                    mistakes[f"the tensor {self.activations[index]} is left out"] = (
+                        f"L*({remaining_sum})*{size}" + other
+                    )
                 if re.search(r"T\s*\*?\s*T|T\s*\^\s*2", tensor):
                     linear = re.sub(r"T\s*\*?\s*T|T\s*\^\s*2", "T", tensor, count=1)
                     changed = " + ".join([*layers[:index], linear, *layers[index + 1 :]])
@@ -731,8 +735,8 @@ def model_sizes(model: str, stated: Mapping[str, Value]) -> dict[str, Value]:
     from lemma.counting.subject import resolve_subject
 
     subject = resolve_subject(model)
-    known_letters = {*subject.sizes(True), *subject.setting_names}
-    settings = {letter: int(value) for letter, value in stated.items() if letter in known_letters and letter != "N"}
+    model_letters = {*subject.sizes(True), *subject.setting_names}
+    settings = {letter: int(value) for letter, value in stated.items() if letter in model_letters and letter != "N"}
     if "d_h" in settings and subject.spec is not None:  # Lemma's d_h is the width of all heads together
         settings["d_h"] *= int(settings.get("h") or subject.sizes(True).get("h", 1))
     if settings:
@@ -744,8 +748,8 @@ def model_sizes(model: str, stated: Mapping[str, Value]) -> dict[str, Value]:
     if spec is not None and "d_h" in sizes and "h" in sizes:
         sizes["d_h"] = sizes["d_h"] / sizes["h"]
     renamed = {"r_kv": "r", "d_rope": "d_r"}
-    known = {"N", "L", "h", "h_kv", "d_h", "d", "T", "B", "w", "r", "d_r", "V"}
+    supported_letters = {"N", "L", "h", "h_kv", "d_h", "d", "T", "B", "w", "r", "d_r", "V"}
     sizes = {renamed.get(letter, letter): size for letter, size in sizes.items()}
     if "L" not in sizes and not spec:
         raise InputError(describe_unknown("size", "L", sizes))
-    return {letter: size for letter, size in sizes.items() if letter in known and size}
+    return {letter: size for letter, size in sizes.items() if letter in supported_letters and size}

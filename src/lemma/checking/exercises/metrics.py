@@ -22,7 +22,7 @@ from lemma.checking.exercises.statements import (
     Words,
     check_information_units,
     read_vector,
-    write_plain,
+    to_text,
 )
 from lemma.checking.exercises.text_metrics import EditCosts, split_words
 from lemma.checking.expected_values import ExpectedValue
@@ -108,13 +108,13 @@ def read_metric(value: Any) -> str:
 def read_references(value: Any, info: ValidationInfo) -> tuple[tuple[str, ...], ...]:
     """Return references as alternatives for each sentence: " / " is between sentences, " | " between alternatives."""
     if isinstance(value, list | tuple):
-        groups = [item if isinstance(item, list | tuple) else re.split(r"\s\|\s", write_plain(item)) for item in value]
+        groups = [item if isinstance(item, list | tuple) else re.split(r"\s\|\s", to_text(item)) for item in value]
     else:
-        sentences = re.split(r"\s/\s|\n", write_plain(value))
+        sentences = re.split(r"\s/\s|\n", to_text(value))
         groups = [re.split(r"\s\|\s", sentence) for sentence in sentences]
-    if sum(len(write_plain(text)) for group in groups for text in group) > MAX_TEXT_CHARS:
+    if sum(len(to_text(text)) for group in groups for text in group) > MAX_TEXT_CHARS:
         raise ValueError(f"{info.field_name}: at most {MAX_TEXT_CHARS:,} characters are read.")
-    texts = [tuple(" ".join(write_plain(text).split()) for text in group) for group in groups]
+    texts = [tuple(" ".join(to_text(text).split()) for text in group) for group in groups]
     return tuple(group for group in texts if any(group))
 
 
@@ -263,7 +263,7 @@ class MetricExercise(ConventionExercise):
                     words = {"natural": "e", "ln": "e", "nats": "e", "2.718": "e", "bits": "2", "log2": "2"}
                     data[name] = words.get(text, text)
             if "positive" in data:
-                data["positive"] = write_plain(data["positive"])
+                data["positive"] = to_text(data["positive"])
         return data
 
     @model_validator(mode="after")

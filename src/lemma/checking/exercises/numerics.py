@@ -388,7 +388,7 @@ class NumericsExercise(ConventionExercise):
         """Return the properties of the format."""
         number_format = FORMATS[self.format]
         eps, mantissa = number_format.epsilon, number_format.mantissa
-        others = {f"that is the one of {name}": other for name, other in FORMATS.items() if name != self.format}
+        other_formats = {f"that is the one of {name}": other for name, other in FORMATS.items() if name != self.format}
         special = self.format == "float8_e4m3"
         return [
             expect("exponent_bits", number_format.exponent, mistakes={"that is the mantissa": mantissa}),
@@ -409,7 +409,7 @@ class NumericsExercise(ConventionExercise):
                     if number_format.largest < 1e38
                     else 2.0**127 * 2 * 0.999999999,
                     "the mantissa is taken as 1": 2.0 ** floor(log(number_format.largest, 2)),
-                    **{text: other.largest for text, other in others.items()},
+                    **{text: other.largest for text, other in other_formats.items()},
                 },
             ),
             expect_exactly(
@@ -449,7 +449,7 @@ class NumericsExercise(ConventionExercise):
                 {
                     "that is half of it: the unit roundoff": eps / 2,
                     "the stored bits are one fewer": 2 * eps,
-                    **{text: other.epsilon for text, other in others.items()},
+                    **{text: other.epsilon for text, other in other_formats.items()},
                 },
                 extra=_power_texts(eps),
             ),
@@ -568,25 +568,27 @@ class NumericsExercise(ConventionExercise):
         """Return the steps of a stable softmax, log-sum-exp, targets and loss."""
         values: list[ExpectedValue] = []
         count = len(self.scores) or self.classes
-        others = self.spread == "others"
+        excludes_target = self.spread == "others"
         eps, right = self.smoothing, self.target - 1
         hot = np.zeros(count)
         if 0 <= right < count:
             hot[right] = 1.0
         spread_evenly = hot * (1 - eps) + eps / count
         spread_without_target = hot * (1 - eps) + (1 - hot) * eps / max(1, count - 1)
-        targets = spread_without_target if others else spread_evenly
+        targets = spread_without_target if excludes_target else spread_evenly
         target_value = expect(
             "targets y smoothed labels q",
             targets,
             "targets after label smoothing",
-            "1 − ε for the right class, ε/(K−1) for each other" if others else "(1 − ε)·one-hot + ε/K",
+            "1 − ε for the right class, ε/(K−1) for each other" if excludes_target else "(1 − ε)·one-hot + ε/K",
             f"ε = {show(eps)}, K = {count}",
             {
                 "ε is shared by the other classes, ε/(K−1); here by all, ε/K": spread_without_target
-                if not others
+                if not excludes_target
                 else targets,
-                "ε is shared by all classes, ε/K; here by the others, ε/(K−1)": spread_evenly if others else targets,
+                "ε is shared by all classes, ε/K; here by the others, ε/(K−1)": spread_evenly
+                if excludes_target
+                else targets,
                 "the targets are not smoothed": hot,
                 "1 − ε is not completed by ε/K: the targets do not sum to 1": hot * (1 - eps) + (1 - hot) * eps / count,
                 "each other class gets ε instead of a share of it": hot * (1 - eps) + (1 - hot) * eps,

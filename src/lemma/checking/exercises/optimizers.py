@@ -13,7 +13,7 @@ from pydantic import Field, PrivateAttr, model_validator
 from lemma.checking.exercises.statements import (
     ConventionExercise,
     Matrix,
-    PlainText,
+    StatementText,
     Vector,
     expect,
     show,
@@ -119,7 +119,7 @@ class OptimizerExercise(ConventionExercise):
     """Parameters before the first step: a number or a vector."""
     gradients: Matrix = ()
     """Gradient of each step: numbers, or vectors as in "1 2; 3 4"."""
-    loss: PlainText = ""
+    loss: StatementText = ""
     """Loss whose gradient is taken at each step, instead of gradients, as in "(w - 3)^2" or "w1^2 + 3*w1*w2"."""
     steps: Annotated[int, Field(ge=0, le=MAX_STEPS)] = 0
     """Number of steps; by default one for each gradient, or 1 with a loss."""
@@ -397,13 +397,13 @@ class OptimizerExercise(ConventionExercise):
         if name in ADAPTIVE:
             add("the square root is left out", has_root=False)
             add("the gradient is not squared in v", has_square=False)
-            epsilon_inside = self.epsilon == "inside"
+            epsilon_in_root = self.epsilon == "inside"
             text = (
                 "ε is outside the root; here it is inside"
-                if epsilon_inside
+                if epsilon_in_root
                 else "ε is inside the root; here it is outside"
             )
-            add(text, epsilon="outside" if epsilon_inside else "inside")
+            add(text, epsilon="outside" if epsilon_in_root else "inside")
         if name in ("rmsprop", "adam", "adamw"):
             add("the weights β and 1 − β are exchanged", weights="exchanged")
             add("the factor 1 − β is left out", weights="sum")
@@ -417,14 +417,14 @@ class OptimizerExercise(ConventionExercise):
         if name == "rmsprop" or name == "adagrad":
             add("the division by √v is left out: that is plain SGD", has_denominator=False)
         if name in WITH_VELOCITY:
-            form_texts = {
+            convention_texts = {
                 "ema": "the gradient is weighted with 1 − μ",
                 "classic": "the velocity holds −η·g, as in v = μv − ηg",
                 "pytorch": "the gradient is not weighted: v = μv + g",
             }
-            for form, text in form_texts.items():
-                if form != (self.form or "pytorch"):
-                    add(text, form=form)
+            for convention, text in convention_texts.items():
+                if convention != (self.form or "pytorch"):
+                    add(text, form=convention)
             add("the momentum is left out: that is plain SGD", optimizer="sgd")
             if self.form == "ema":
                 add("the weights μ and 1 − μ are exchanged", weights="exchanged")
@@ -483,7 +483,9 @@ class OptimizerExercise(ConventionExercise):
         if self.eps <= NEGLIGIBLE_EPS:  # 1.5 is right where ε makes it 1.50000001
             if self._explains:
                 without = self.run(self.rule(eps=0.0))
-                right = {name: without[name] if _is_near(without[name], right[name]) else right[name] for name in right}
+                right = {
+                    name: without[name] if _is_close(without[name], right[name]) else right[name] for name in right
+                }
             rules = {text: replace(rule, eps=0.0) for text, rule in self.mistaken_rules().items()}
         else:
             rules = self.mistaken_rules()
@@ -583,8 +585,8 @@ class OptimizerExercise(ConventionExercise):
                         return "v = μ·v − η·g", f"{mu}·{old} − {rate}·{gradient}"
                 return "v = μ·v + g", f"{mu}·{old} + {gradient}"
             case "update":
-                epsilon_inside = self.epsilon == "inside"
-                root = "√(v + ε)" if epsilon_inside else "(√v + ε)"
+                epsilon_in_root = self.epsilon == "inside"
+                root = "√(v + ε)" if epsilon_in_root else "(√v + ε)"
                 if name in ("adam", "adamw"):
                     root = root.replace("v", "v̂")
                     top, bottom = text(f"m_hat{step}"), text(f"v_hat{step}")
@@ -832,7 +834,7 @@ class OptimizerExercise(ConventionExercise):
         return low + (peak - low) * (1 - progress)
 
 
-def _is_near(first: Array, second: Array) -> bool:
+def _is_close(first: Array, second: Array) -> bool:
     """Return whether two arrays differ by no more than a negligible ε can make them."""
     return bool(np.allclose(first, second, rtol=1e-6, atol=1e-7))
 

@@ -86,7 +86,7 @@ def write_node(node: Node, values: Mapping[str, Value] | None = None, outer: int
     '2·L·(a + b)²/(c·d)'
     """
     if node.op == "letter":
-        return node.name if values is None or node.name not in values else format_plain(values[node.name])
+        return node.name if values is None or node.name not in values else format_operand(values[node.name])
     if node.op == "number":
         return node.name
     if node.op == "unit":
@@ -131,7 +131,7 @@ class Letters:
 
     @cached_property
     def letters(self) -> frozenset[str]:
-        """All letters."""
+        """The letters that have values."""
         return frozenset(self.values)
 
     def evaluator(self, formula: str) -> Evaluator:
@@ -139,7 +139,7 @@ class Letters:
         node = parse_formula(formula, self.letters)
         return lambda point: evaluate(node, point).value
 
-    def ways(self, used: frozenset[str]) -> list[list[Point]]:
+    def comparison_points(self, used: frozenset[str]) -> list[list[Point]]:
         """Return lists of points at which a formula in some letters is compared.
 
         The letters that it uses are varied, the others keep their values. There are several lists where a letter may
@@ -151,7 +151,7 @@ class Letters:
         related = [relation for relation in self.relations if used & relation.keys()]
         choices = [[letter for letter in relation if letter not in used] or list(relation)[:1] for relation in related]
         generator = random.Random(20)
-        ways: list[list[Point]] = []
+        point_lists: list[list[Point]] = []
         factors = [
             {
                 letter: Fraction(generator.randint(53, 75), 64)
@@ -170,8 +170,8 @@ class Letters:
                 for relation, letter in zip(related, dependents, strict=True):
                     point[letter] = self.evaluator(relation[letter])(point)
                 points.append(point)
-            ways.append(points)
-        return ways
+            point_lists.append(points)
+        return point_lists
 
 
 @dataclass(frozen=True)
@@ -283,39 +283,42 @@ class QuantityExercise(Exercise):
 
     def find(self, name: str) -> ExpectedQuantity | None:
         """Return a quantity by its name or an alias, without regard to case, blanks and underscores."""
-        wanted = normalize_name(name)
-        plain = re.sub(r"[-]", "", wanted)
+        normalized = normalize_name(name)
+        unhyphenated = re.sub(r"[-]", "", normalized)
         for normalize in (lambda text: text, lambda text: text.replace("-", "")):
             for quantity in self.quantities:
                 if any(
-                    normalize(normalize_name(other)) in (wanted, plain) for other in (quantity.name, *quantity.aliases)
+                    normalize(normalize_name(other)) in (normalized, unhyphenated)
+                    for other in (quantity.name, *quantity.aliases)
                 ):
                     return quantity
         return None
 
-    def asked_quantities(self) -> list[ExpectedQuantity]:
+    def requested_quantities(self) -> list[ExpectedQuantity]:
         """Return the quantities that are asked for."""
-        asked = []
+        requested = []
         for name in self.asks or self.main_names():
             quantity = self.find(name)
             if quantity is None:
                 names = [each.name for each in self.quantities]
                 raise InputError(f"{self.name}: asks: {describe_unknown('name', name, names)} {self.missing_hint()}")
-            asked.append(quantity)
-        return asked
+            requested.append(quantity)
+        return requested
 
     def check(self, answers: Sequence[str], show_solution: bool = False) -> QuantityReport:
         """Check lines `NAME = VALUE`; lines without names are the values that are asked for, in their order."""
         lines = [" ".join(line.split()) for answer in answers for line in answer.splitlines() if line.strip()]
         if not lines or len(lines) > MAX_LINES:
-            hint = (
-                f"As in: '{self.asked_quantities()[0].name} = …', with blanks around the sign; NAME=… may be a field."
-            )
+            name = self.requested_quantities()[0].name
+            hint = f"As in: '{name} = …', with blanks around the sign; NAME=… may be a field."
             raise InputError(f"{self.name}: from 1 to {MAX_LINES} lines are expected, got {len(lines)}. {hint}")
-        asked = self.asked_quantities()
+        requested = self.requested_quantities()
         lines = [part for line in lines for part in self._split_claims(line)]
         checked = [
-            self._check_line(line, asked[index] if len(asked) == len(lines) else asked[0] if len(asked) == 1 else None)
+            self._check_line(
+                line,
+                requested[index] if len(requested) == len(lines) else requested[0] if len(requested) == 1 else None,
+            )
             for index, line in enumerate(lines)
         ]
         if show_solution:
@@ -327,23 +330,23 @@ class QuantityExercise(Exercise):
         if len(line) > MAX_LINE_CHARS:
             raise InputError(f"{self.name}: a line has at most {MAX_LINE_CHARS:,} characters, not {len(line):,}.")
         if default is None:
-            asked = self.asked_quantities()
-            default = next((each for each in asked if not each.words and self._is_right(each, line)), None)
+            requested = self.requested_quantities()
+            default = next((each for each in requested if not each.words and self._is_right(each, line)), None)
         quantity, text = self._split_name(line, default)
-        usual = (
+        main_quantity = (
             quantity
             if quantity is default and text == line and not self.asks and not self.has_single_question
             else None
         )
-        if usual is not None:
-            quantity = self._choose_quantity(usual, line)
+        if main_quantity is not None:
+            quantity = self._choose_quantity(main_quantity, line)
         special = self.check_special(quantity, line, text)
         if special is not None:
             return special
         if quantity.words:
             return self._check_word(quantity, line, text)
         checked = AnswerChecker(self, quantity, text).check(line)
-        if checked.right and usual is not None and quantity is not usual:
+        if checked.right and main_quantity is not None and quantity is not main_quantity:
             meaning = f", {quantity.meaning}" if quantity.meaning else ""
             checked = replace(checked, reading="; ".join(filter(None, [f"{quantity.name}{meaning}", checked.reading])))
         return checked
@@ -362,33 +365,34 @@ class QuantityExercise(Exercise):
         has the unit of the usual quantity and the value of another one could be meant as either.
         """
         worded = [each for each in self.quantities if each.words]
-        plain = _plain_words(line)
+        normalized = _normalize_words(line)
         for each in worded:
-            if any(plain == _plain_words(str(word)) for word in (*each.words, *each.mistakes.values())):
+            if any(normalized == _normalize_words(str(word)) for word in (*each.words, *each.mistakes.values())):
                 return each
         if default.words:
             return default
         checker = AnswerChecker(self, default, line)
         if checker.check(line).right:
             return default
-        others = [
+        alternatives = [
             each
             for each in self.quantities
             if each.name != default.name and not each.words and AnswerChecker(self, each, line).has_exact_value()
         ][:4]
-        if not others:
+        if not alternatives:
             return default
-        same_kind = {each.name for each in self.quantities if each.dimension == others[0].dimension}
+        same_kind = {each.name for each in self.quantities if each.dimension == alternatives[0].dimension}
         if not checker.has_other_unit() or len(same_kind) > 1:
-            names = " or ".join(dict.fromkeys((default.name, *(each.name for each in others))))
-            meaning = f" ({others[0].meaning})" if others[0].meaning else ""
+            names = " or ".join(dict.fromkeys((default.name, *(each.name for each in alternatives))))
+            meaning = f" ({alternatives[0].meaning})" if alternatives[0].meaning else ""
             mistake = checker.check(line).mistake.rstrip(".")
             raise InputError(
-                f"{self.name}: '{shorten(line, 40)}': which quantity is it? It is right for {others[0].name}{meaning}, "
+                f"{self.name}: '{shorten(line, 40)}': which quantity is it? "
+                f"It is right for {alternatives[0].name}{meaning}, "
                 f"not for {default.name}{f' ({mistake})' if mistake and 'that is' not in mistake else ''}. Write "
-                f"{names} before it, as in '{others[0].name} = {shorten(line, 40)}'."
+                f"{names} before it, as in '{alternatives[0].name} = {shorten(line, 40)}'."
             )
-        return others[0]
+        return alternatives[0]
 
     def _split_claims(self, line: str) -> list[str]:
         """Return the parts of a line such as "N = 69e9, D = 1.4e12", each of which begins with a name."""
@@ -404,8 +408,8 @@ class QuantityExercise(Exercise):
         """Return the quantity that a line is about, and the text after its name."""
         line = line.replace(">=", "≥").replace("<=", "≤").replace("==", "=")
         for sign in ("=", "≈", "\\approx", ":", "~", "≤", "\\le", " is ", " are "):
-            left, found, right = line.partition(sign)
-            if not found or not right.strip() or not left.strip():
+            left, separator, right = line.partition(sign)
+            if not separator or not right.strip() or not left.strip():
                 continue
             left = left.strip().strip("$").strip()
             quantity = self.find(replace_latex(left)) or self.find(left)
@@ -420,7 +424,7 @@ class QuantityExercise(Exercise):
                     f"{self.kind} … --names"
                 )
         if default is None:
-            names = ", ".join(each.name for each in self.asked_quantities())
+            names = ", ".join(each.name for each in self.requested_quantities())
             raise InputError(
                 f"{self.name}: '{shorten(line, 40)}': which quantity is it? Write NAME = VALUE; names: {names}."
             )
@@ -435,9 +439,9 @@ class QuantityExercise(Exercise):
 
     def _check_word(self, quantity: ExpectedQuantity, line: str, text: str) -> ValueLine:
         """Check a word such as memory-bound."""
-        answer = _plain_words(text)
-        right = any(_plain_words(word) in answer for word in quantity.words)
-        wrong = next((name for name, word in quantity.mistakes.items() if _plain_words(str(word)) in answer), "")
+        answer = _normalize_words(text)
+        right = any(_normalize_words(word) in answer for word in quantity.words)
+        wrong = next((name for name, word in quantity.mistakes.items() if _normalize_words(str(word)) in answer), "")
         solution = f"{quantity.name} = {quantity.words[0]}"
         if not right and not wrong:
             choices = " or ".join([quantity.words[0], *map(str, quantity.mistakes.values())][:2])
@@ -456,7 +460,9 @@ class QuantityExercise(Exercise):
     def help_with(self, level: HelpLevel, answers: Sequence[str] = ()) -> ExerciseHelp:
         """Return the formulas of what is asked for, the wrong lines of an answer, or every step with numbers."""
         if level == "hint":
-            formulas = [f"{each.name}: {self.write_formula(each) or each.meaning}" for each in self.asked_quantities()]
+            formulas = [
+                f"{each.name}: {self.write_formula(each) or each.meaning}" for each in self.requested_quantities()
+            ]
             return ExerciseHelp(self.name, level, (self.hint,) if self.hint else tuple(formulas))
         if level == "where":
             if not answers:
@@ -464,18 +470,18 @@ class QuantityExercise(Exercise):
                 return ExerciseHelp(self.name, level, (f"Work in this order, and check each step: {names}.",))
             wrong = [str(line) for line in self.check(answers).lines if not line.right]
             return ExerciseHelp(self.name, level, tuple(wrong) or ("All of it is right.",))
-        asked = self.asked_quantities()
-        last = max(self.quantities.index(each) for each in asked)
+        requested = self.requested_quantities()
+        last = max(self.quantities.index(each) for each in requested)
         steps: list[ExpectedQuantity] = []
         for each in self.quantities[: last + 1]:
             is_new = all(each.formula != other.formula for other in steps)
-            if each in asked or (is_new and self.is_step(each, asked)):
+            if each in requested or (is_new and self.is_step(each, requested)):
                 steps.append(each)
         return ExerciseHelp(self.name, level, tuple(line for each in steps for line in self.describe_solution(each)))
 
-    def is_step(self, quantity: ExpectedQuantity, asked: Sequence[ExpectedQuantity]) -> bool:
+    def is_step(self, quantity: ExpectedQuantity, requested: Sequence[ExpectedQuantity]) -> bool:
         """Return whether a quantity is shown in the solution as a step on the way to those that are asked for."""
-        return any(quantity.formula and f"({quantity.formula})" in each.formula for each in asked)
+        return any(quantity.formula and f"({quantity.formula})" in each.formula for each in requested)
 
     def describe_solution(self, quantity: ExpectedQuantity) -> list[str]:
         """Return the lines of a solution: the result, the formula, and the formula with numbers."""
@@ -506,7 +512,7 @@ class QuantityExercise(Exercise):
         return format_quantity(quantity.evaluator(self.symbols)(self.symbols.values), quantity)
 
 
-def _plain_words(text: str) -> str:
+def _normalize_words(text: str) -> str:
     """Return a text in lower case with letters only, for comparing words."""
     return re.sub(r"[^a-z]+", "", text.casefold())
 
@@ -520,10 +526,10 @@ def pretty(formula: str) -> str:
     return re.sub(r"\^2(?!\d)", "²", formula).replace("*", "·").replace("-", "−").replace("sqrt", "√")
 
 
-def format_plain(value: Value) -> str:
+def format_operand(value: Value) -> str:
     """Return a number for a computation.
 
-    >>> format_plain(Fraction(8192)), format_plain(Fraction(312 * 10**12)), format_plain(Fraction(2, 5))
+    >>> format_operand(Fraction(8192)), format_operand(Fraction(312 * 10**12)), format_operand(Fraction(2, 5))
     ('8,192', '3.12e14', '0.4')
     """
     number = as_float(value)
@@ -546,8 +552,8 @@ def format_quantity(value: Value, quantity: ExpectedQuantity) -> str:
     if quantity.dimension == SECONDS:
         sizes = {"days": DAY, "hours": 3600, "min": 60, "ms": 1e-3, "µs": 1e-6}
         fitting = [f"{number / size:.4g} {name}" for name, size in sizes.items() if number >= size]
-        others = fitting[:2] if number >= 3600 else fitting[:1] if number >= 60 or number < 1 else []
-        return _join_distinct([f"{number:.6g} s", *others])
+        conversions = fitting[:2] if number >= 3600 else fitting[:1] if number >= 60 or number < 1 else []
+        return _join_distinct([f"{number:.6g} s", *conversions])
     if quantity.unit == "%":
         return f"{number:.4g} = {100 * number:.4g} %"
     unit = {"": "", "$": " $"}.get(quantity.unit, f" {quantity.unit}")
@@ -593,14 +599,16 @@ class AnswerChecker:
         self.exercise, self.quantity, self.letters = exercise, quantity, exercise.symbols
         self.target = quantity.evaluator(self.letters)
         self.members = self._read_members(text)
-        self._ways: dict[frozenset[str], list[list[Point]]] = {}
+        self._points_by_letters: dict[frozenset[str], list[list[Point]]] = {}
         self._measures: dict[tuple[int, int], Measure | InputError] = {}  # by the ids of node and point
 
     def _read_members(self, text: str) -> list[_Member]:
         """Return the members of a chain a = b ≈ c; what cannot be read before the last is left out."""
-        plain = replace_latex(text)
+        normalized = replace_latex(text)
         parts = [
-            part for part in re.split(r"==?|≈|~(?=\s*[\d(])|\bor\b|\bi\.e\.|;|,\s+(?=so\b|i\.e)", plain) if part.strip()
+            part
+            for part in re.split(r"==?|≈|~(?=\s*[\d(])|\bor\b|\bi\.e\.|;|,\s+(?=so\b|i\.e)", normalized)
+            if part.strip()
         ]
         if parts and (
             match := re.fullmatch(r"(.*[A-Za-z\d%)])\s*\(\s*(?:about\s+|=\s*)?(\d[^()]*[A-Za-z%\d])\s*\)\s*", parts[-1])
@@ -730,43 +738,43 @@ class AnswerChecker:
 
     def _points(self, letters: frozenset[str]) -> list[list[Point]]:
         """Return the points at which a formula in these letters is compared."""
-        if letters not in self._ways:
-            self._ways[letters] = self.letters.ways(letters)
-        return self._ways[letters]
+        if letters not in self._points_by_letters:
+            self._points_by_letters[letters] = self.letters.comparison_points(letters)
+        return self._points_by_letters[letters]
 
     def _unit_options(self, dimension: Dimension, reading: Reading) -> Iterator[tuple[Value, str]]:
         """Yield factors to the base unit in which a number may be meant, with a note on it."""
-        wanted = self.quantity.dimension
-        if dimension == wanted and (dimension != NONE or reading.is_percent or self.quantity.unit != "%"):
+        expected_dimension = self.quantity.dimension
+        if dimension == expected_dimension and (dimension != NONE or reading.is_percent or self.quantity.unit != "%"):
             yield Fraction(1), ""
-            if wanted == BYTES and re.search(r"(?<![A-Za-z])KB", reading.text):
+            if expected_dimension == BYTES and re.search(r"(?<![A-Za-z])KB", reading.text):
                 yield Fraction(1024, 1000), BINARY_KB
             return
         if dimension != NONE:
             return
-        if wanted == NONE:
+        if expected_dimension == NONE:
             if self.exercise.unit == "%":
                 yield Fraction(1, 100), ""
             yield Fraction(1), ""
             if self.exercise.unit != "%":
                 yield Fraction(1, 100), "a number in per cent"
             return
-        if self.exercise.unit and measure_unit(self.exercise.unit)[1] == wanted:
+        if self.exercise.unit and measure_unit(self.exercise.unit)[1] == expected_dimension:
             yield measure_unit(self.exercise.unit)[0], ""
             if reading.node.letters():
                 yield Fraction(1), ""
             return
-        if self.quantity.unit == "$" or wanted not in BARE_UNITS:
+        if self.quantity.unit == "$" or expected_dimension not in BARE_UNITS:
             yield Fraction(1), ""
             return
         yield Fraction(1), ""
-        own = measure_unit(self.quantity.unit)[0]
-        if own != 1:
-            yield own, f"a number in {self.quantity.unit}"
+        unit_factor = measure_unit(self.quantity.unit)[0]
+        if unit_factor != 1:
+            yield unit_factor, f"a number in {self.quantity.unit}"
         number = as_float(self._evaluate(reading.node, self.letters.values).value)
         if abs(number) >= MAX_BARE and not reading.node.letters():
             return
-        for unit in BARE_UNITS[wanted]:
+        for unit in BARE_UNITS[expected_dimension]:
             if not (unit.endswith("FLOP/s") and "FLOP" not in self.quantity.unit):
                 yield measure_unit(unit)[0], f"a number in {unit}"
 
@@ -825,7 +833,7 @@ class AnswerChecker:
                 yield f"'{shorten(member.text, 60)}' is right, but it is not {shorten(last.text, 40)}."
         if self.quantity.exact and (note := self._explain_exactness(last)):
             yield note
-        yield from self._explain_known_mistakes(last)
+        yield from self._explain_typical_mistakes(last)
         yield from self._explain_units(last)
         yield from self._explain_other_quantities(last)
         yield from self._explain_combinations(last)
@@ -857,7 +865,7 @@ class AnswerChecker:
             return False
         return abs(wrong - exact) > 1e-6 * abs(exact)
 
-    def _explain_known_mistakes(self, last: _Member) -> Iterator[str]:
+    def _explain_typical_mistakes(self, last: _Member) -> Iterator[str]:
         """Yield the known mistakes that give the wrong value."""
         fitting: dict[str, float] = {}
         for description, evaluator in self._mistakes():
@@ -875,15 +883,18 @@ class AnswerChecker:
         except InputError as error:
             yield f"{str(error).rstrip('.')}."
             return
-        wanted = self.quantity.dimension
-        if measures[0].dimension not in (NONE, wanted) and all(each.dimension != wanted for each in measures):
+        expected_dimension = self.quantity.dimension
+        if measures[0].dimension not in (NONE, expected_dimension) and all(
+            each.dimension != expected_dimension for each in measures
+        ):
             actual = KINDS_OF_UNITS.get(measures[0].dimension, "another unit")
-            yield f"the unit is wrong: {KINDS_OF_UNITS.get(wanted, 'another one')} is expected, not {actual}."
+            expected = KINDS_OF_UNITS.get(expected_dimension, "another one")
+            yield f"the unit is wrong: {expected} is expected, not {actual}."
             return
         exact = as_float(self.target(self.letters.values))
         if reading.is_percent and self._scaled_match(last, Fraction(100)):
             yield "the fraction is written as a percentage: multiply it by 100."
-        if wanted == BYTES or wanted == (1, -1, 0):
+        if expected_dimension == BYTES or expected_dimension == (1, -1, 0):
             for power, letter in ((4, "T"), (3, "G"), (2, "M"), (1, "K")):
                 if exact < 1000**power / 10:
                     continue
@@ -898,7 +909,7 @@ class AnswerChecker:
                 yield "bits and bytes are confused: your value is 8 times too small."
             if self._scaled_match(last, Fraction(1, 8)):
                 yield "bits and bytes are confused: your value is 8 times too large."
-        if wanted == SECONDS:
+        if expected_dimension == SECONDS:
             for text, factor in (
                 ("seconds are taken for hours, or the reverse", 3600),
                 ("hours are taken for days, or the reverse", 24),
@@ -938,10 +949,12 @@ class AnswerChecker:
         """Yield a sentence on the only two mistakes that together give the value."""
         steps = [(text, self.letters.evaluator(factor)) for text, factor in self.quantity.steps.items()]
         fitting = []
-        for (first, one), (second, two) in combinations(steps, 2):
+        for (first, first_factor), (second, second_factor) in combinations(steps, 2):
 
-            def both(point: Point, one: Evaluator = one, two: Evaluator = two) -> Value:
-                return one(point) * two(point) * self.target(point)
+            def both(
+                point: Point, first_factor: Evaluator = first_factor, second_factor: Evaluator = second_factor
+            ) -> Value:
+                return first_factor(point) * second_factor(point) * self.target(point)
 
             if self._is_different(both) and self.match(last, both, strict=False) is not None:
                 fitting.append(f"two mistakes: {first}, and {second}.")
@@ -983,7 +996,7 @@ class AnswerChecker:
 
     def _name_letter(self, letter: str) -> str:
         """Return a letter with its value, if it has one."""
-        return letter if letter in self.letters.unknown else f"{letter} = {format_plain(self.letters.values[letter])}"
+        return letter if letter in self.letters.unknown else f"{letter} = {format_operand(self.letters.values[letter])}"
 
 
 def parse_letters(quantity: ExpectedQuantity, letters: Letters) -> frozenset[str]:

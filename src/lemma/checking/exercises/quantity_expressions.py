@@ -204,7 +204,7 @@ class Node:
         return frozenset().union(*(child.letters() for child in self.children))
 
     @property
-    def is_whole(self) -> bool:
+    def is_integer(self) -> bool:
         """True for a number that is written without decimals."""
         return self.op == "number" and "." not in self.name and not re.search(r",\d{1,2}$", self.name)
 
@@ -230,7 +230,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Reading:
-    """One reading of a text."""
+    """A reading of a text."""
 
     node: Node
     text: str
@@ -251,11 +251,11 @@ def read_readings(text: str, letters: Mapping[str, str]) -> list[Reading]:
     """
     if len(text) > MAX_CHARS:
         raise InputError(f"the expression has {len(text):,} characters; at most {MAX_CHARS:,} are read.")
-    plain = _normalize(text, letters)
-    if not plain.strip():
+    normalized = _normalize(text, letters)
+    if not normalized.strip():
         raise InputError("the answer is empty: a number such as 8.59 GB, or a formula, is expected.")
-    texts = [plain]
-    if match := _TRAILING_UNIT.fullmatch(plain):  # 1.5 B + 112 GB as (1.5 B + 112) GB
+    texts = [normalized]
+    if match := _TRAILING_UNIT.fullmatch(normalized):  # 1.5 B + 112 GB as (1.5 B + 112) GB
         body, unit = match[1], match[2]
         unit_words = [word for word in re.split(r"[\s/*]+", unit) if word]
         is_unit = all(find_unit(word) or word in COUNT_WORDS for word in unit_words)
@@ -424,13 +424,13 @@ def read_literal(text: str) -> Node:
     if re.fullmatch(r"\d+,\d+", digits) and not re.fullmatch(r"[1-9]\d{0,2},\d{3}", digits):
         digits = digits.replace(",", ".")  # a decimal comma
     digits = digits.replace(",", "")
-    whole, _, decimals = digits.partition(".")
+    integer_digits, _, decimals = digits.partition(".")
     value = Fraction(f"{digits.rstrip('.')}") * Fraction(10) ** power
     if decimals or exponent:
         unit = Fraction(10) ** (power - len(decimals))
     else:
-        zeros = len(whole) - len(whole.rstrip("0"))
-        unit = Fraction(10 ** max(0, min(zeros, len(whole) - 3)))
+        zeros = len(integer_digits) - len(integer_digits.rstrip("0"))
+        unit = Fraction(10 ** max(0, min(zeros, len(integer_digits) - 3)))
     return Node("number", measure=Measure(value, float(unit) / 2), name=text)
 
 
@@ -634,7 +634,7 @@ class _Parser:
 
 def _as_exact(node: Node) -> Node:
     """Return an expression whose whole numbers are exact, unless they have a unit, as in 112 GB."""
-    if node.op == "number" and node.is_whole:
+    if node.op == "number" and node.is_integer:
         return replace(node, measure=replace(node.measure, error=0.0))
     has_unit = node.op == "*" and node.children[1].op == "unit" and node.children[0].op == "number"
     if has_unit and node.children[1].measure.value != 1:

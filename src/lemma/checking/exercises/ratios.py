@@ -19,7 +19,7 @@ from lemma.checking.exercises.quantities import (
     Point,
     QuantityExercise,
     as_float,
-    format_plain,
+    format_operand,
     format_quantity,
     parse_letters,
     pretty,
@@ -111,14 +111,14 @@ def read_values(value: Any) -> Any:
         return {str(name): read_quantity_field(item) for name, item in value.items()}
     if not isinstance(value, str):
         return value
-    found: dict[str, Any] = {}
+    letters: dict[str, Any] = {}
     for part in re.split(r"[,;\n]\s*|\s+(?=[^\W\d]\w*\s*=)", value.strip()):
         name, sign, number = part.partition("=")
         if part.strip():
             if not sign:
                 raise ValueError(f"values: '{part[:40]}': letters with values are expected, as in d=768, T=1024.")
-            found[name.strip()] = read_quantity_field(number.strip())
-    return found
+            letters[name.strip()] = read_quantity_field(number.strip())
+    return letters
 
 
 Values = Annotated[
@@ -216,7 +216,7 @@ class RatioExercise(QuantityExercise):
             return self._model_quantities()
         quantities: list[ExpectedQuantity] = []
         if self.part and self.whole:
-            quantities += _share_quantities(f"({self.part})", f"({self.whole})")
+            quantities += _fraction_quantities(f"({self.part})", f"({self.whole})")
         if self.left and self.right:
             quantities += self._comparison_quantities()
         if self.objective and self.variable:
@@ -231,41 +231,41 @@ class RatioExercise(QuantityExercise):
     def _model_quantities(self) -> list[ExpectedQuantity]:
         """Return the share of a part of a model among its parameters, with other parts as mistakes."""
         tensors = _list_parameters(self.model, self.values)
-        part, whole = _select(tensors, self.part or "attention"), _select(tensors, self.whole or "all")
+        part, denominator = _select(tensors, self.part or "attention"), _select(tensors, self.whole or "all")
         total = _select(tensors, "all")
-        if not whole:
+        if not denominator:
             raise InputError(f"{self.name}: '{self.whole}' has no parameters.")
-        mistakes: dict[str, str] = {"the ratio is inverted": f"{whole}/{part}" if part else "0"}
-        if whole > part:
-            mistakes["the part is divided by the rest, not by the whole"] = f"{part}/{whole - part}"
-            mistakes["that is the share of everything else"] = f"{whole - part}/{whole}"
+        mistakes: dict[str, str] = {"the ratio is inverted": f"{denominator}/{part}" if part else "0"}
+        if denominator > part:
+            mistakes["the part is divided by the rest, not by the whole"] = f"{part}/{denominator - part}"
+            mistakes["that is the share of everything else"] = f"{denominator - part}/{denominator}"
         bias_part = sum(size for name, size, _ in tensors if name in _names(tensors, self.part) and "bias" in name)
         bias = sum(size for name, size, _ in tensors if "bias" in name)
         if bias and not self.whole:
-            mistakes["biases are left out of both"] = f"{part - bias_part}/{whole - bias}"
-            mistakes["the biases of the part are left out"] = f"{part - bias_part}/{whole}"
-            mistakes["biases are left out of the whole"] = f"{part}/{whole - bias}"
+            mistakes["biases are left out of both"] = f"{part - bias_part}/{denominator - bias}"
+            mistakes["the biases of the part are left out"] = f"{part - bias_part}/{denominator}"
+            mistakes["biases are left out of the whole"] = f"{part}/{denominator - bias}"
         if not self.whole:
-            known = {
+            part_sizes = {
                 name: _select(tensors, name) for name in PARTS if any(_category(path) == name for path, _, _ in tensors)
             }
-            for name, size in known.items():
+            for name, size in part_sizes.items():
                 if size != part:
-                    mistakes[f"that is the share of {name}"] = f"{size}/{whole}"
-            embedding = known.get("embedding", 0)
+                    mistakes[f"that is the share of {name}"] = f"{size}/{denominator}"
+            embedding = part_sizes.get("embedding", 0)
             for text, left_out in (
                 ("the embedding is left out of the whole", embedding),
-                ("embedding and positions are left out of the whole", embedding + known.get("positions", 0)),
-                ("the norms are left out of the whole", known.get("norm", 0)),
+                ("embedding and positions are left out of the whole", embedding + part_sizes.get("positions", 0)),
+                ("the norms are left out of the whole", part_sizes.get("norm", 0)),
                 ("the tied embedding is counted twice", -embedding),
             ):
-                if left_out and whole - left_out > 0 and _normal_part(self.part) not in ("embedding", "norm"):
-                    mistakes[text] = f"{part}/{whole - left_out}"
-            if "output" not in known and _normal_part(self.part) == "embedding":
-                mistakes["the tied embedding is counted twice"] = f"{part}/{whole + part}"
-        share = ExpectedQuantity(
+                if left_out and denominator - left_out > 0 and _normal_part(self.part) not in ("embedding", "norm"):
+                    mistakes[text] = f"{part}/{denominator - left_out}"
+            if "output" not in part_sizes and _normal_part(self.part) == "embedding":
+                mistakes["the tied embedding is counted twice"] = f"{part}/{denominator + part}"
+        fraction = ExpectedQuantity(
             "share",
-            f"{part}/{whole}",
+            f"{part}/{denominator}",
             "%",
             f"parameters of {self.part or 'attention'} among those of {self.whole or 'the model'}",
             ("fraction", "percentage", "proportion", "ratio", "part/whole", self.part or "attention"),
@@ -283,7 +283,7 @@ class RatioExercise(QuantityExercise):
             ),
             ExpectedQuantity(
                 "whole_size",
-                str(whole),
+                str(denominator),
                 "parameters",
                 f"parameters of {self.whole or 'the model'}",
                 ("size of the whole", "total"),
@@ -291,11 +291,13 @@ class RatioExercise(QuantityExercise):
             ),
         ]
         if part:
-            inverse = {"the ratio is inverted": f"{part}/{whole}"}
+            inverse = {"the ratio is inverted": f"{part}/{denominator}"}
             quantities.append(
-                ExpectedQuantity("factor", f"{whole}/{part}", "x", "whole over part", ("whole/part", "times"), inverse)
+                ExpectedQuantity(
+                    "factor", f"{denominator}/{part}", "x", "whole over part", ("whole/part", "times"), inverse
+                )
             )
-        return [*quantities, share]
+        return [*quantities, fraction]
 
     # Two expressions
 
@@ -368,7 +370,7 @@ class RatioExercise(QuantityExercise):
         )
         values = {**self.symbols.values}
         missing = self.free_letters - {self.variable}
-        number = "" if missing else f"{self.variable} = {format_plain(self.threshold(values))}"
+        number = "" if missing else f"{self.variable} = {format_operand(self.threshold(values))}"
         target = self.threshold
         mistakes: dict[str, Evaluator] = {
             "it is 1 too small: a term of 1 is missing": lambda point: target(point) - 1,
@@ -427,9 +429,9 @@ class RatioExercise(QuantityExercise):
 
     def threshold(self, point: Point) -> Value:
         """Return the variable at which both sides are equal at a point, exactly if it is rational."""
-        others = {letter: value for letter, value in point.items() if letter != self.variable}
-        if self.exact_threshold is not None and all(isinstance(value, Fraction) for value in others.values()):
-            value = self.exact_threshold.at(others)  # type: ignore[arg-type]
+        remaining_values = {letter: value for letter, value in point.items() if letter != self.variable}
+        if self.exact_threshold is not None and all(isinstance(value, Fraction) for value in remaining_values.values()):
+            value = self.exact_threshold.at(remaining_values)  # type: ignore[arg-type]
             if value > 0:
                 return value
         roots = self.roots(point)
@@ -469,17 +471,17 @@ class RatioExercise(QuantityExercise):
             root = self.threshold(self.symbols.values)
         except InputError:
             return f"{self.left} {self.relation} {self.right}"
-        above = as_float(self.difference({**self.symbols.values, self.variable: as_float(root) * 2})) > 0
-        sign = (">" if above else "<") if self.relation.startswith(">") else ("<" if above else ">")
-        text = pretty(write_formula(self.exact_threshold)) if self.exact_threshold is not None else format_plain(root)
+        is_rising = as_float(self.difference({**self.symbols.values, self.variable: as_float(root) * 2})) > 0
+        sign = (">" if is_rising else "<") if self.relation.startswith(">") else ("<" if is_rising else ">")
+        text = pretty(write_formula(self.exact_threshold)) if self.exact_threshold is not None else format_operand(root)
         missing = self.free_letters - {self.variable}
-        number = "" if missing or text == format_plain(root) else f" = {format_plain(root)}"
+        number = "" if missing or text == format_operand(root) else f" = {format_operand(root)}"
         return f"{self.variable} {sign} {text}{number}"
 
     def check_special(self, quantity: ExpectedQuantity, line: str, text: str) -> ValueLine | None:
         """Check an inequality."""
-        plain = replace_latex(text)
-        signs = re.findall(r"[<>≤≥]", plain)
+        normalized = replace_latex(text)
+        signs = re.findall(r"[<>≤≥]", normalized)
         if quantity.name != "condition":
             if signs and (condition := self.find("condition")):
                 return self.check_special(condition, line, text)
@@ -487,11 +489,11 @@ class RatioExercise(QuantityExercise):
                 return self._check_equation(quantity, line, text)
             return None
         if signs:
-            return InequalityChecker(self, quantity, plain).check(line)
+            return InequalityChecker(self, quantity, normalized).check(line)
         threshold = self.find("threshold")
         assert threshold is not None
         solution = f"{quantity.name}: {quantity.words[0]}"
-        checker = AnswerChecker(self, threshold, re.sub(rf"^\s*{re.escape(self.variable)}\s*=", "", plain))
+        checker = AnswerChecker(self, threshold, re.sub(rf"^\s*{re.escape(self.variable)}\s*=", "", normalized))
         if checker.match(checker.members[-1], checker.target) is not None:
             mistake = (
                 f"the threshold is right, but on which side of it? Write {self.variable} > … or {self.variable} < …."
@@ -509,8 +511,10 @@ class RatioExercise(QuantityExercise):
         target, unknown = quantity.evaluator(self.symbols), letters & self.free_letters
         value = target(self.symbols.values)
         if unknown:
-            others = (target(point) for points in self.symbols.ways(frozenset(unknown)) for point in points)
-            if any(abs(as_float(other) - as_float(value)) > 1e-9 * abs(as_float(value)) for other in others):
+            point_values = (
+                target(point) for points in self.symbols.comparison_points(frozenset(unknown)) for point in points
+            )
+            if any(abs(as_float(other) - as_float(value)) > 1e-9 * abs(as_float(value)) for other in point_values):
                 return ""
         return format_quantity(value, quantity)
 
@@ -528,22 +532,22 @@ class RatioExercise(QuantityExercise):
         if len(parts) != 2 or self.variable not in self.letter_names:
             return None
         try:
-            sides = [read_readings(part, self.symbols.names)[0].node for part in parts]
+            operands = [read_readings(part, self.symbols.names)[0].node for part in parts]
         except InputError:
             return None
-        node = Node("-", (sides[0], sides[1]))
+        node = Node("-", (operands[0], operands[1]))
         used = node.letters()
-        if self.variable not in sides[0].letters():
+        if self.variable not in operands[0].letters():
             return None
         target = quantity.evaluator(self.symbols)
-        for points in self.symbols.ways(used - {self.variable}):
+        for points in self.symbols.comparison_points(used - {self.variable}):
             for point in points or [self.symbols.values]:
                 root = as_float(target(point))
-                at, beside = ({**point, self.variable: value} for value in (root, 1.03 * root))
-                size = abs(as_float(evaluate(sides[0], at).value)) + 1e-300
+                at, shifted_point = ({**point, self.variable: value} for value in (root, 1.03 * root))
+                size = abs(as_float(evaluate(operands[0], at).value)) + 1e-300
                 if abs(as_float(evaluate(node, at).value)) > 1e-5 * size:
                     return None
-                if abs(as_float(evaluate(node, beside).value)) <= 1e-4 * size:
+                if abs(as_float(evaluate(node, shifted_point).value)) <= 1e-4 * size:
                     return None
         return ValueLine(
             line, True, f"{quantity.name}: {pretty(quantity.formula)}", reading=f"an equation for {self.variable}"
@@ -572,8 +576,8 @@ class RatioExercise(QuantityExercise):
 
         optimum(self.symbols.values)
         name = self.variable
-        work = "" if self.free_letters - {name} else f"{name} = {format_plain(optimum(self.symbols.values))}"
-        least = "" if self.free_letters - {name} else f"{format_plain(best(self.symbols.values))}"
+        work = "" if self.free_letters - {name} else f"{name} = {format_operand(optimum(self.symbols.values))}"
+        least = "" if self.free_letters - {name} else f"{format_operand(best(self.symbols.values))}"
         return [
             ExpectedQuantity(
                 "optimum",
@@ -676,8 +680,8 @@ def collect(polynomial: Polynomial, name: str) -> dict[int, Polynomial]:
     terms: dict[int, dict[Any, Fraction]] = {}
     for monomial, number in polynomial.terms.items():
         power = dict(monomial).get(name, 0)
-        rest = tuple(pair for pair in monomial if pair[0] != name)
-        terms.setdefault(power, {})[rest] = number
+        cofactor = tuple(pair for pair in monomial if pair[0] != name)
+        terms.setdefault(power, {})[cofactor] = number
     return {power: Polynomial(part) for power, part in terms.items()}
 
 
@@ -711,7 +715,7 @@ def compare_signs(first: Rational, second: Rational) -> int:
 
 @dataclass(frozen=True)
 class Inequality:
-    """One reading of `left SIGN right`, turned so that it states that `node` is positive, or at least zero."""
+    """A reading of `left SIGN right`, turned so that it states that `node` is positive, or at least zero."""
 
     node: Node
     includes_zero: bool
@@ -728,9 +732,9 @@ class InequalityChecker:
     def __init__(self, exercise: RatioExercise, quantity: ExpectedQuantity, text: str) -> None:
         self.exercise, self.quantity, self.letters = exercise, quantity, exercise.symbols
         self.text = re.sub(r"(?i)^\s*(?:when|if|for|holds? (?:when|if|for))\s+", "", text)
-        self.sides = re.split(r"[<>≤≥]", self.text)
+        self.operands = re.split(r"[<>≤≥]", self.text)
         self.signs = re.findall(r"[<>≤≥]", self.text)
-        if len(self.signs) > 2 or not all(side.strip() for side in self.sides):
+        if len(self.signs) > 2 or not all(side.strip() for side in self.operands):
             raise InputError(f"'{shorten(text, 50)}': one inequality is expected, as in {exercise.variable} > ….")
         self.solution = f"{quantity.name}: {quantity.words[0]}"
 
@@ -739,7 +743,7 @@ class InequalityChecker:
         if len(self.signs) == 1 and (simple := self._check_simple(line)):
             return simple
         if len(self.signs) == 1 and "=" in self.text:
-            self.sides = [side.split("=")[0] for side in self.sides]
+            self.operands = [side.split("=")[0] for side in self.operands]
         readings = self._readings()
         for parts in readings:
             note = self._equivalence(parts)
@@ -747,8 +751,8 @@ class InequalityChecker:
                 return ValueLine(line, True, self.solution, reading=note)
         for parts in readings:
             if len(parts) == 1:
-                turned = [Inequality(Node("neg", (parts[0].node,)), not parts[0].includes_zero)]
-                if self._equivalence(turned) is not None:
+                reversed_inequality = [Inequality(Node("neg", (parts[0].node,)), not parts[0].includes_zero)]
+                if self._equivalence(reversed_inequality) is not None:
                     return ValueLine(line, False, self.solution, (), "the direction of the inequality is exchanged.")
         return ValueLine(line, False, self.solution)
 
@@ -756,7 +760,7 @@ class InequalityChecker:
         """Return the outcome of `variable > value` from the threshold; None for other inequalities."""
         exercise = self.exercise
         variable, sign = exercise.variable, self.signs[0]
-        left, right = (side.strip() for side in self.sides)
+        left, right = (side.strip() for side in self.operands)
         if right == variable:
             left, right, sign = right, left, {">": "<", "<": ">", "≥": "≤", "≤": "≥"}[sign]
         if left != variable:
@@ -767,8 +771,8 @@ class InequalityChecker:
             root = exercise.threshold(self.letters.values)
         except InputError:
             return None
-        above = as_float(exercise.difference({**self.letters.values, variable: as_float(root) * 2})) > 0
-        expected = ">" if above == exercise.relation.startswith(">") else "<"
+        is_rising = as_float(exercise.difference({**self.letters.values, variable: as_float(root) * 2})) > 0
+        expected = ">" if is_rising == exercise.relation.startswith(">") else "<"
         has_direction = (sign in ">≥") == (expected == ">")
         checker = AnswerChecker(exercise, threshold, right)
         if any(variable in reading.node.letters() for member in checker.members for reading in member.readings):
@@ -800,10 +804,10 @@ class InequalityChecker:
 
     def _readings(self) -> list[list[Inequality]]:
         """Return the inequalities of the text, in each of its readings: two for a < x < b."""
-        sides = [[reading.node for reading in read_readings(side, self.letters.names)] for side in self.sides]
+        operands = [[reading.node for reading in read_readings(side, self.letters.names)] for side in self.operands]
         result = []
-        for choice in range(max(map(len, sides))):
-            nodes = [side[min(choice, len(side) - 1)] for side in sides]
+        for choice in range(max(map(len, operands))):
+            nodes = [side[min(choice, len(side) - 1)] for side in operands]
             parts = []
             for sign, left, right in zip(self.signs, nodes, nodes[1:], strict=False):
                 first, second = (left, right) if sign in ">≥" else (right, left)
@@ -823,12 +827,12 @@ class InequalityChecker:
         if exercise.variable not in used:
             return None
         count = 0
-        for points in self.letters.ways(used - {exercise.variable}):
+        for points in self.letters.comparison_points(used - {exercise.variable}):
             for point in points or [self.letters.values]:
                 floats = {letter: as_float(value) for letter, value in point.items()}
                 roots = exercise.roots(floats)
-                near = [root * factor for root in roots for factor in (1 - ROOT_GAP, 1 + ROOT_GAP)]
-                for value in [*GRID, *near]:
+                root_neighbors = [root * factor for root in roots for factor in (1 - ROOT_GAP, 1 + ROOT_GAP)]
+                for value in [*GRID, *root_neighbors]:
                     at = {**floats, exercise.variable: value}
                     try:
                         difference = sign * as_float(exercise.difference(at))
@@ -846,28 +850,28 @@ class InequalityChecker:
 # Shares
 
 
-def _share_quantities(part: str, whole: str) -> list[ExpectedQuantity]:
+def _fraction_quantities(part: str, denominator: str) -> list[ExpectedQuantity]:
     """Return the share of an expression in another."""
     return [
         ExpectedQuantity(
             "factor",
-            f"{whole}/{part}",
+            f"{denominator}/{part}",
             "x",
             "whole over part",
             ("whole/part", "times"),
-            {"the ratio is inverted": f"{part}/{whole}"},
+            {"the ratio is inverted": f"{part}/{denominator}"},
         ),
         ExpectedQuantity(
             "share",
-            f"{part}/{whole}",
+            f"{part}/{denominator}",
             "%",
             "part over whole",
             ("fraction", "percentage", "ratio", "part/whole", "proportion", "percent"),
             {
-                "the ratio is inverted": f"{whole}/{part}",
-                "the part is divided by the rest, not by the whole": f"{part}/({whole} - {part})",
-                "that is the share of everything else": f"({whole} - {part})/{whole}",
-                "the part is added to the whole once more": f"{part}/({whole} + {part})",
+                "the ratio is inverted": f"{denominator}/{part}",
+                "the part is divided by the rest, not by the whole": f"{part}/({denominator} - {part})",
+                "that is the share of everything else": f"({denominator} - {part})/{denominator}",
+                "the part is added to the whole once more": f"{part}/({denominator} + {part})",
             },
         ),
     ]
@@ -897,32 +901,32 @@ def _category(path: str) -> str:
 
 def _normal_part(name: str) -> str:
     """Return the usual name of a part."""
-    plain = " ".join(name.casefold().split())
-    return _PART_NAMES.get(plain, plain)
+    normalized = " ".join(name.casefold().split())
+    return _PART_NAMES.get(normalized, normalized)
 
 
 def _names(tensors: Sequence[tuple[str, int, bool]], part: str) -> set[str]:
     """Return the paths of the tensors of a part: by its name, or by a path with stars; a sum joins several."""
     names: set[str] = set()
     for item in re.split(r"\s*\+\s*", part or "attention"):
-        wanted = _normal_part(item)
-        if wanted == "all":
-            found = {name for name, _, _ in tensors}
-        elif wanted in ("trainable", "frozen"):
-            found = {name for name, _, trains in tensors if trains == (wanted == "trainable")}
-        elif wanted in PARTS:
-            found = {name for name, _, _ in tensors if _category(name) == wanted}
-        elif wanted == "bias":
-            found = {name for name, _, _ in tensors if "bias" in name}
+        part_name = _normal_part(item)
+        if part_name == "all":
+            paths = {name for name, _, _ in tensors}
+        elif part_name in ("trainable", "frozen"):
+            paths = {name for name, _, trains in tensors if trains == (part_name == "trainable")}
+        elif part_name in PARTS:
+            paths = {name for name, _, _ in tensors if _category(name) == part_name}
+        elif part_name == "bias":
+            paths = {name for name, _, _ in tensors if "bias" in name}
         else:
             pattern = re.escape(item.strip()).replace(r"\*", r"[^.]*")
-            found = {name for name, _, _ in tensors if re.match(rf"(?:.*\.)?{pattern}(?:\.|$)", name)}
-        if not found:
+            paths = {name for name, _, _ in tensors if re.match(rf"(?:.*\.)?{pattern}(?:\.|$)", name)}
+        if not paths:
             choices = dict.fromkeys(
                 [*(_category(name) for name, _, _ in tensors), *(name.split(".")[0] for name, _, _ in tensors)]
             )
             raise InputError(describe_unknown("part", item.strip(), [name for name in choices if name != "other"]))
-        names |= found
+        names |= paths
     return names
 
 

@@ -93,8 +93,8 @@ class ScalingExercise(QuantityExercise):
             if (value := getattr(self, name)) and letter not in "kEAB"
         }
         values["b"] = Fraction(PRECISION_BYTES[self.precision])
-        named = {"c": self.price, "I": self.kernel_intensity}
-        values |= {letter: Fraction(str(value)) for letter, value in named.items() if value}
+        optional_values = {"c": self.price, "I": self.kernel_intensity}
+        values |= {letter: Fraction(str(value)) for letter, value in optional_values.items() if value}
         if self.inner:
             values["k"] = Fraction(self.inner)
         else:
@@ -171,20 +171,20 @@ class ScalingExercise(QuantityExercise):
 
     def expected_quantities(self) -> Sequence[ExpectedQuantity]:
         """Return everything that follows from what is given."""
-        given = self.symbols.letters
+        letters = self.symbols.letters
         return [
-            *self._compute_quantities(given),
-            *self._law_quantities(given),
-            *self._roofline_quantities(given),
-            *self._decoding_quantities(given),
-            *self._communication_quantities(given),
+            *self._compute_quantities(letters),
+            *self._law_quantities(letters),
+            *self._roofline_quantities(letters),
+            *self._decoding_quantities(letters),
+            *self._communication_quantities(letters),
         ]
 
-    def _compute_quantities(self, given: frozenset[str]) -> list[ExpectedQuantity]:
+    def _compute_quantities(self, letters: frozenset[str]) -> list[ExpectedQuantity]:
         """Return the compute of training, its time, its cost and its utilization."""
         quantities: list[ExpectedQuantity] = []
         compute, six = "", {}
-        if {"N", "D"} <= given:
+        if {"N", "D"} <= letters:
             compute = "6*N*D"
             six = {
                 "2 FLOPs for each parameter and token are the forward pass alone; training takes 6": "1/3",
@@ -230,9 +230,9 @@ class ScalingExercise(QuantityExercise):
                     {"the ratio is inverted": "N/D"},
                 ),
             ]
-        elif "C" in given:
+        elif "C" in letters:
             compute = "C"
-        elif "N" in given and "D" not in given:
+        elif "N" in letters and "D" not in letters:
             quantities = [
                 ExpectedQuantity(
                     "flops_per_token",
@@ -257,12 +257,12 @@ class ScalingExercise(QuantityExercise):
                     },
                 ),
             ]
-        usage = "*U" if "U" in given else ""
+        usage = "*U" if "U" in letters else ""
         rate = f"(G*P{usage})"
         steps = {"the number of devices is left out": "G", "the time is multiplied by the devices, not divided": "G^2"}
         if usage:
             steps |= {"the MFU is left out": "U", "multiplied by the MFU, not divided": "U^2"}
-        if compute and "P" in given and not {"R", "D"} <= given:
+        if compute and "P" in letters and not {"R", "D"} <= letters:
             quantities.append(
                 ExpectedQuantity(
                     "training_time",
@@ -283,7 +283,7 @@ class ScalingExercise(QuantityExercise):
                     steps={**six, **steps},
                 )
             )
-            one = {text: factor for text, factor in steps.items() if "MFU" in text}
+            mfu_step = {text: factor for text, factor in steps.items() if "MFU" in text}
             quantities.append(
                 ExpectedQuantity(
                     "gpu_hours",
@@ -291,10 +291,10 @@ class ScalingExercise(QuantityExercise):
                     "hours",
                     "time times devices",
                     ("gpu time", "gpu-hours", "gpu days", "gpu-days", "device hours", "total gpu hours"),
-                    steps={**six, **one, "divided by the number of devices": "1/G"},
+                    steps={**six, **mfu_step, "divided by the number of devices": "1/G"},
                 )
             )
-            if "c" in given:
+            if "c" in letters:
                 quantities.append(
                     ExpectedQuantity(
                         "cost",
@@ -304,14 +304,14 @@ class ScalingExercise(QuantityExercise):
                         ("price total", "costs", "total cost"),
                         steps={
                             **six,
-                            **one,
+                            **mfu_step,
                             "the number of devices is left out": "1/G",
                             "the price of an hour is multiplied by seconds": "3600",
                             "the price of an hour is multiplied by days": "1/24",
                         },
                     )
                 )
-        if {"N", "P"} <= given and not (self.rows or self.bandwidth):
+        if {"N", "P"} <= letters and not (self.rows or self.bandwidth):
             two = {
                 "2 FLOPs for each parameter are the forward pass alone; training takes 6": "3",
                 "the number of devices is left out": "1/G",
@@ -329,7 +329,7 @@ class ScalingExercise(QuantityExercise):
                     two,
                 )
             )
-        if {"N", "P", "R"} <= given:
+        if {"N", "P", "R"} <= letters:
             quantities.append(
                 ExpectedQuantity(
                     "mfu_measured",
@@ -346,7 +346,7 @@ class ScalingExercise(QuantityExercise):
                     },
                 )
             )
-        if {"R", "D"} <= given:
+        if {"R", "D"} <= letters:
             if self.gpus:
                 quantities.append(
                     ExpectedQuantity(
@@ -370,10 +370,10 @@ class ScalingExercise(QuantityExercise):
             )
         return quantities
 
-    def _law_quantities(self, given: frozenset[str]) -> list[ExpectedQuantity]:
+    def _law_quantities(self, letters: frozenset[str]) -> list[ExpectedQuantity]:
         """Return the loss and the optimum of scaling laws."""
         quantities: list[ExpectedQuantity] = []
-        if {"N", "D", "alpha"} <= given:
+        if {"N", "D", "alpha"} <= letters:
             quantities.append(
                 ExpectedQuantity(
                     "loss",
@@ -392,9 +392,9 @@ class ScalingExercise(QuantityExercise):
                     },
                 )
             )
-        if "C" in given and not {"N", "D"} & given:
+        if "C" in letters and not {"N", "D"} & letters:
             quantities += self._budget_quantities()
-        elif "N" in given and not {"D", "C", "P", "W", "v"} & given:
+        elif "N" in letters and not {"D", "C", "P", "W", "v"} & letters:
             quantities += [
                 ExpectedQuantity(
                     "D_opt",
@@ -416,7 +416,7 @@ class ScalingExercise(QuantityExercise):
                     },
                 ),
             ]
-        elif "D" in given and not {"N", "C", "P", "W", "v", "R"} & given:
+        elif "D" in letters and not {"N", "C", "P", "W", "v", "R"} & letters:
             quantities += [
                 ExpectedQuantity(
                     "N_opt",
@@ -435,7 +435,7 @@ class ScalingExercise(QuantityExercise):
                     {"2 FLOPs for each parameter and token are the forward pass alone": "2*(D/k)*D"},
                 ),
             ]
-        elif {"C", "N"} <= given and "D" not in given:
+        elif {"C", "N"} <= letters and "D" not in letters:
             quantities.append(
                 ExpectedQuantity(
                     "D_trained",
@@ -449,7 +449,7 @@ class ScalingExercise(QuantityExercise):
                     },
                 )
             )
-        elif {"C", "D"} <= given and "N" not in given:
+        elif {"C", "D"} <= letters and "N" not in letters:
             quantities.append(
                 ExpectedQuantity(
                     "N_trained",
@@ -541,11 +541,11 @@ class ScalingExercise(QuantityExercise):
             ),
         ]
 
-    def _roofline_quantities(self, given: frozenset[str]) -> list[ExpectedQuantity]:
+    def _roofline_quantities(self, letters: frozenset[str]) -> list[ExpectedQuantity]:
         """Return arithmetic intensity, ridge point, and what bounds a kernel."""
         quantities: list[ExpectedQuantity] = []
         intensity, values = "", self.symbols.values
-        has_roof = {"P", "W"} <= given
+        has_roof = {"P", "W"} <= letters
         if has_roof:
             quantities.append(
                 ExpectedQuantity(
@@ -589,7 +589,7 @@ class ScalingExercise(QuantityExercise):
                     },
                 ),
             ]
-        elif {"F", "Q"} <= given and self.work and self.traffic:
+        elif {"F", "Q"} <= letters and self.work and self.traffic:
             work, traffic = "F", "Q"
         if work:
             intensity = f"{work}/({traffic})"
@@ -618,7 +618,7 @@ class ScalingExercise(QuantityExercise):
                     mistakes,
                 )
             )
-        elif "I" in given:
+        elif "I" in letters:
             intensity = "I"
         if intensity and has_roof:
             difference = self.symbols.evaluator(f"{intensity} - P/W")(values)
@@ -653,30 +653,30 @@ class ScalingExercise(QuantityExercise):
                 )
         return quantities
 
-    def _decoding_quantities(self, given: frozenset[str]) -> list[ExpectedQuantity]:
+    def _decoding_quantities(self, letters: frozenset[str]) -> list[ExpectedQuantity]:
         """Return the time of a decoding step, which reads all weights."""
-        if not {"N", "W"} <= given or "D" in given:
+        if not {"N", "W"} <= letters or "D" in letters:
             return []
-        read = "N*b" + (" + B*K" if "K" in given else "")
+        read = "N*b" + (" + B*K" if "K" in letters else "")
         mistakes = {
             "the parameters are counted, not their bytes": "N/W",
             "4 bytes for each parameter are counted": "N*4/W",
             "bits are counted as bytes": f"({read})*8/W",
             "the ratio is inverted: that is tokens per second": f"W/({read})",
         }
-        if "P" in given:
+        if "P" in letters:
             mistakes |= {
                 "that is the time of computing, 2N/P; reading the weights takes longer": "2*N/P",
                 "bytes are divided by FLOPs per second": f"({read})/P",
             }
-        if "K" in given:
+        if "K" in letters:
             mistakes["the KV cache is left out"] = "N*b/W"
         quantities = [
             ExpectedQuantity(
                 "time_per_token",
                 f"({read})/W",
                 "s",
-                "time to read the weights once" + (" and the cache" if "K" in given else ""),
+                "time to read the weights once" + (" and the cache" if "K" in letters else ""),
                 ("latency", "time per step", "tpot", "time", "t", "decode time", "latency per token"),
                 mistakes,
             ),
@@ -694,7 +694,7 @@ class ScalingExercise(QuantityExercise):
                 },
             ),
         ]
-        if "P" in given:
+        if "P" in letters:
             quantities.append(
                 ExpectedQuantity(
                     "compute_time",
@@ -710,7 +710,7 @@ class ScalingExercise(QuantityExercise):
             )
             compute_bound = self.symbols.evaluator(f"2*N*B/P - ({read})/W")(self.symbols.values) > 0
             quantities.append(_bound_quantity(compute_bound, f"2·N·B/P {'>' if compute_bound else '<'} ({read})/W"))
-            if "K" not in given:
+            if "K" not in letters:
                 quantities.append(
                     ExpectedQuantity(
                         "critical_batch",
@@ -726,10 +726,10 @@ class ScalingExercise(QuantityExercise):
                 )
         return quantities
 
-    def _communication_quantities(self, given: frozenset[str]) -> list[ExpectedQuantity]:
+    def _communication_quantities(self, letters: frozenset[str]) -> list[ExpectedQuantity]:
         """Return bytes and time of a ring all-reduce, and the bubble of a pipeline."""
         quantities: list[ExpectedQuantity] = []
-        if {"S", "G"} <= given and self.gpus:
+        if {"S", "G"} <= letters and self.gpus:
             sent = "2*(G - 1)/G*S"
             mistakes = {
                 "the factor 2 is left out: reduce-scatter and all-gather both send (G−1)/G": "(G - 1)/G*S",
@@ -751,7 +751,7 @@ class ScalingExercise(QuantityExercise):
                     mistakes,
                 )
             )
-            if "v" in given:
+            if "v" in letters:
                 timed = {text: f"({formula})/v" for text, formula in mistakes.items()}
                 timed |= {
                     "bits per second are taken for bytes": f"{sent}/(v/8)",

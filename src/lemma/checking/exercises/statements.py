@@ -90,11 +90,11 @@ def read_words(value: Any, info: ValidationInfo) -> tuple[str, ...]:
     """Return a field such as "a b c", "a, b" or ["a", "b"] as words; a validator of pydantic."""
     name = str(info.field_name)
     if isinstance(value, list | tuple):
-        words = [write_plain(item) for item in value]
+        words = [to_text(item) for item in value]
     elif isinstance(value, Mapping):
         raise ValueError(f"{name}: a list of words is expected, as in {name}='a b c'")
     else:
-        text = write_plain(value).strip()
+        text = to_text(value).strip()
         text = text[1:-1] if len(text) > 1 and text[0] == "[" and text[-1] == "]" else text
         words = [part.strip().strip("'\"") for part in (text.split(",") if "," in text else text.split())]
     words = [word for word in words if word]
@@ -126,15 +126,15 @@ def read_sentences(value: Any, info: ValidationInfo) -> tuple[str, ...]:
     """Return a field such as "I am / You are" or a list of texts as sentences; a validator of pydantic."""
     name = str(info.field_name)
     if isinstance(value, list | tuple):
-        sentences = [write_plain(item) for item in value]
+        sentences = [to_text(item) for item in value]
     else:
-        sentences = re.split(r"\s/\s|\n", write_plain(value))
+        sentences = re.split(r"\s/\s|\n", to_text(value))
     if sum(map(len, sentences)) > MAX_TEXT_CHARS:
         raise ValueError(f"{name}: at most {MAX_TEXT_CHARS:,} characters are read.")
     return tuple(" ".join(sentence.split()) for sentence in sentences if sentence.strip())
 
 
-def write_plain(value: Any) -> str:
+def to_text(value: Any) -> str:
     """Return a value that TOML read as something else than text, such as 5 or true, as it was written."""
     if isinstance(value, bool):
         return str(value).lower()
@@ -153,7 +153,7 @@ Matrix = Annotated[tuple[tuple[float, ...], ...], BeforeValidator(read_matrix)]
 Words = Annotated[tuple[str, ...], BeforeValidator(read_words)]
 Table = Annotated[dict[str, float], BeforeValidator(read_table)]
 Sentences = Annotated[tuple[str, ...], BeforeValidator(read_sentences)]
-PlainText = Annotated[str, BeforeValidator(write_plain), AfterValidator(_limit_text)]
+StatementText = Annotated[str, BeforeValidator(to_text), AfterValidator(_limit_text)]
 
 
 class ConventionExercise(ValueExercise):

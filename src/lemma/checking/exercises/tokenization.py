@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from lemma.checking.check_values import AnswerKey, ValueClaim, normalize_name
 from lemma.checking.exercises.statements import (
     ConventionExercise,
-    PlainText,
+    StatementText,
     Table,
     Words,
     expect,
@@ -51,7 +51,7 @@ class TokenizationExercise(ConventionExercise):
 
     algorithm: Literal["bpe", "wordpiece", "unigram"] = "bpe"
     """Algorithm: byte pairs, WordPiece or Unigram."""
-    corpus: PlainText = ""
+    corpus: StatementText = ""
     """Text to learn from; its words are separated by blanks."""
     words: Table = Field({})
     """Counts of the words to learn from, instead of a corpus, as in {low: 5, lower: 2}."""
@@ -71,7 +71,7 @@ class TokenizationExercise(ConventionExercise):
     """Vocabulary of WordPiece, such as "un ##happy ##ly"."""
     probabilities: Table = Field({})
     """Probabilities or counts of the pieces of Unigram, as in {hug: 0.2, h: 0.1}."""
-    remove: PlainText = ""
+    remove: StatementText = ""
     """Piece of Unigram whose removal is asked for: how much the loss of the words grows."""
     log_base: Literal["", "e", "2", "10"] = ""
     """Base of logarithms: by default any, and the report says which."""

@@ -13,8 +13,8 @@ from lemma.checking.check_values import AnswerKey, ValueClaim
 from lemma.checking.exercises.matrix_values import Arrays, describe_steps, evaluate, evaluate_mistakes, parse_expression
 from lemma.checking.exercises.statements import (
     ConventionExercise,
-    PlainText,
     Sentences,
+    StatementText,
     Words,
     expect,
     read_words,
@@ -63,7 +63,7 @@ class VectorExercise(ConventionExercise):
     """What is computed."""
     given: Arrays = Field({})
     """Given numbers, vectors and matrices, as in "A = [[1, 2], [3, 4]], x = [1, 0]"."""
-    expression: PlainText = ""
+    expression: StatementText = ""
     """Expression of the given values: + - * / @ (product), A.T, softmax, sum, sqrt, exp and so on."""
     symbol: str = "result"
     """Name of the result in an answer."""
@@ -306,11 +306,11 @@ class VectorExercise(ConventionExercise):
 
     def _expect_norms(self, x: Array) -> list[ExpectedValue]:
         """Return L1, L∞ and L2 norm, and the unit vector."""
-        one, largest, two = float(np.abs(x).sum()), float(np.abs(x).max()), float(np.linalg.norm(x))
+        l1, largest, l2 = float(np.abs(x).sum()), float(np.abs(x).max()), float(np.linalg.norm(x))
         values = [
             expect(
                 "L1 norm1 norm_1",
-                one,
+                l1,
                 "sum of absolute values",
                 "Σ|x|",
                 show_terms(np.abs(x)),
@@ -318,22 +318,22 @@ class VectorExercise(ConventionExercise):
             ),
             expect("Linf norm_inf max_norm L∞", largest, "largest absolute value", "max|x|"),
         ]
-        if two:
+        if l2:
             mistakes = {
                 "the vector is divided by its sum": x / x.sum() if x.sum() else np.nan,
-                "the vector is divided by the squared norm": x / two**2,
-                "the vector is divided by its L1 norm": x / one,
+                "the vector is divided by the squared norm": x / l2**2,
+                "the vector is divided by its L1 norm": x / l1,
                 "the vector is divided by its largest entry": x / largest,
             }
-            values.append(expect("unit normalized unit_vector", x / two, "x / ‖x‖", "x / ‖x‖", "", mistakes))
+            values.append(expect("unit normalized unit_vector", x / l2, "x / ‖x‖", "x / ‖x‖", "", mistakes))
         mistakes = {
-            "the root is left out": two**2,
-            "the absolute values are added: the L1 norm": one,
+            "the root is left out": l2**2,
+            "the absolute values are added: the L1 norm": l1,
             "that is the largest entry": largest,
-            "the squares are averaged": two / np.sqrt(len(x)),
+            "the squares are averaged": l2 / np.sqrt(len(x)),
         }
         names = "norm L2 norm2 norm_2 length ||x|| result"
-        values.append(expect(names, two, "Euclidean norm", "√(Σ x²)", f"√({show_terms(x**2)})", mistakes))
+        values.append(expect(names, l2, "Euclidean norm", "√(Σ x²)", f"√({show_terms(x**2)})", mistakes))
         return values
 
     def _expect_mean(self, arrays: Sequence[Array]) -> list[ExpectedValue]:

@@ -412,7 +412,7 @@ def test_exercises_of_the_library_are_answered_by_their_solutions(name: str) -> 
     if exercise.kind not in KINDS:
         return
     lines = []
-    for quantity in exercise.asked_quantities():  # pyright: ignore[reportAttributeAccessIssue]
+    for quantity in exercise.requested_quantities():  # pyright: ignore[reportAttributeAccessIssue]
         if quantity.words:
             answer = quantity.words[0]
         else:
