@@ -51,7 +51,7 @@ def expensive_gradients(chance: random.Random) -> Answer:
     vectors = [name for name, value in sample.items() if value.ndim == 2 and 1 in value.shape and value.numel() > 1]
     matrices = [name for name, value in sample.items() if value.ndim == 2 and 1 not in value.shape]
     lines: list[str] = []
-    names = [*described.input_sides, *described.steps]
+    names = [*described.input_shapes, *described.steps]
     start = chance.choice(vectors or matrices)
     for number in range(chance.choice([0, 2, 3, 4])):  # stacked until it is as large as a value may be
         lines.append(f"big{number} = [{'; '.join([start] * chance.choice([2, 4, 8]))}]")

@@ -650,9 +650,11 @@ def evaluate(
 
     loaded, observer = open_run(run), watch(progress)
     kinds = {"text": text, "treebank": treebank, "pairs": pairs, "labels": labels, "images": images, "graph": graph}
-    others: dict[str, Any] = {**settings}
+    remaining_settings: dict[str, Any] = {**settings}
     if harness is not None:
-        extra = {name: value for name, value in {**kinds, "split": split, **others}.items() if value is not None}
+        extra = {
+            name: value for name, value in {**kinds, "split": split, **remaining_settings}.items() if value is not None
+        }
         limit = extra.pop("limit", None)
         if extra:
             raise SpecError(f"evaluate: {', '.join(extra)}: not with harness, whose tasks bring their own data.")
@@ -660,8 +662,8 @@ def evaluate(
         from lemma.tasks.harness import evaluate_tasks
 
         return evaluate_tasks(loaded, [harness] if isinstance(harness, str | Path) else harness, limit)
-    data = data_args({**kinds, **pop_data_settings(others)})
-    options = {name: value for name, value in others.items() if value is not None}
+    data = data_args({**kinds, **pop_data_settings(remaining_settings)})
+    options = {name: value for name, value in remaining_settings.items() if value is not None}
     if treebank is not None and task_info(loaded.spec) is LANGUAGE:
         from lemma.inspection.attention_trees import evaluate_attention
 

@@ -365,7 +365,7 @@ _TOKENS = re.compile(
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _EQUALITY = re.compile(r":=|==|=|≈|≃|≅|≐|≡")
 _ELLIPSIS = re.compile(r"(?<=\d)\s*(?:…|\.\.\.+|\\[lc]?dots)\s*$")  # 0.666… is cut, not rounded
-_ABOUT = re.compile(r"\s*(?:about|approximately|approx\.?|roughly|circa|ca\.?|some|~|≈|≃)\s*", re.IGNORECASE)
+_APPROXIMATION = re.compile(r"\s*(?:about|approximately|approx\.?|roughly|circa|ca\.?|some|~|≈|≃)\s*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -564,7 +564,7 @@ class _Parser:
 
     def _splits(self, name: str) -> list[str] | None:
         """Return the letters whose product a name is, or None."""
-        return split_into_symbols(Token("name", plain_letter(name), 0), self.letters) if self.letters else None
+        return split_into_symbols(Token("name", normalize_letter(name), 0), self.letters) if self.letters else None
 
     def _units(self) -> list[tuple[int, MathNode]]:
         """Read a unit such as GB, TFLOP/s or tokens per second."""
@@ -753,10 +753,10 @@ def read_number_token(text: str, parser: _Parser) -> WrittenNumber:
     return number
 
 
-def plain_letter(name: str) -> str:
+def normalize_letter(name: str) -> str:
     """Return a name without the signs of LaTeX, as in d_ff for d_{ff}.
 
-    >>> plain_letter("d_{ff}"), plain_letter("\\\\alpha")
+    >>> normalize_letter("d_{ff}"), normalize_letter("\\\\alpha")
     ('d_ff', 'alpha')
     """
     return name.lstrip("\\").replace("{", "").replace("}", "")
@@ -786,7 +786,7 @@ class Member:
     """An expression in a chain, with its value.
 
     Attributes:
-        written: the number as it stands there, if the expression is a single number, in the unit written.
+        single_number: the number in its unit, if the expression is a single number; otherwise None.
         tolerance: how far the value may be off because decimals in the expression were rounded.
         has_free_log: whether it has a logarithm without a base.
     """
@@ -794,7 +794,7 @@ class Member:
     text: str
     node: MathNode
     evaluation: Evaluation
-    written: WrittenNumber | None
+    single_number: WrittenNumber | None
     scale: Scalar
     tolerance: Scalar
     has_free_log: bool = False
@@ -809,8 +809,10 @@ class Member:
     def number(self) -> WrittenNumber:
         """The value in base units, with the precision with which it is written."""
         value, scale = self.evaluation.value, to_fraction(self.scale)
-        if self.written is not None:
-            return replace(self.written, value=self.written.value * scale, unit=self.written.unit * scale)
+        if self.single_number is not None:
+            return replace(
+                self.single_number, value=self.single_number.value * scale, unit=self.single_number.unit * scale
+            )
         unit = Fraction(0) if isinstance(value, Fraction) else abs(to_fraction(value)) * FLOAT_TOLERANCE / 100
         digits = min((count_digits(literal.number) for literal in rounded_literals(self.node)), default=0)
         tolerance = to_fraction(self.tolerance)
@@ -864,7 +866,7 @@ class Quantity:
 
     @cached_property
     def echo(self) -> str:
-        """How the text was read, where that is not obvious."""
+        """The reading of the text, where that is not obvious."""
         return "; ".join(dict.fromkeys(self.notes))
 
 
@@ -920,8 +922,8 @@ def read_quantity(
         raise InputError(f"a chain has at most {MAX_MEMBERS} steps; write it in several lines.")
     parsed: list[tuple[str, MathNode, tuple[str, ...]] | None] = []
     for index, piece in enumerate(pieces):
-        is_about = bool(_ABOUT.match(piece)) or "≈" in prepared
-        piece = _ABOUT.sub("", piece, count=1) if _ABOUT.match(piece) else piece
+        is_approximate = bool(_APPROXIMATION.match(piece)) or "≈" in prepared
+        piece = _APPROXIMATION.sub("", piece, count=1) if _APPROXIMATION.match(piece) else piece
         parser = None
         try:
             parser = _Parser(piece.strip().rstrip(".").strip(), letters or {}, has_bits)
@@ -932,7 +934,7 @@ def read_quantity(
             parsed.append(None)
             continue
         parsed.append(
-            (f"{'~' if is_about and index == len(pieces) - 1 else ''}{piece.strip()}", node, (*parser.notes,))
+            (f"{'~' if is_approximate and index == len(pieces) - 1 else ''}{piece.strip()}", node, (*parser.notes,))
         )
     skipped = [piece.strip() for piece, entry in zip(pieces, parsed, strict=True) if entry is None]
     best: Quantity | None = None
@@ -956,7 +958,7 @@ def read_quantity(
 
 
 _DECIMAL_COMMA = re.compile(r"(?<![\d.,])(?:0\d*,\d+|\d+,(?:\d{1,2}|\d{4,}))(?![\d,.])")
-_SEVERAL_ARGUMENTS = re.compile(r"(?:choose|binom|comb|log|max|min|C|nCr)[\w{}\\]*\s*\(", re.IGNORECASE)
+_MULTI_ARGUMENT_CALL = re.compile(r"(?:choose|binom|comb|log|max|min|C|nCr)[\w{}\\]*\s*\(", re.IGNORECASE)
 
 
 def has_decimal_comma(text: str) -> bool:
@@ -965,7 +967,7 @@ def has_decimal_comma(text: str) -> bool:
     >>> has_decimal_comma("0,5*1,25"), has_decimal_comma("1,537"), has_decimal_comma("log(8, 2)")
     (True, False, False)
     """
-    if _SEVERAL_ARGUMENTS.search(text) or re.search(r"\d\.\d", text):
+    if _MULTI_ARGUMENT_CALL.search(text) or re.search(r"\d\.\d", text):
         return False
     return _DECIMAL_COMMA.search(text) is not None
 
@@ -983,12 +985,12 @@ def exchange_separators(text: str) -> str:
 def _evaluate_member(entry: tuple[str, MathNode, tuple[str, ...]], evaluator: Evaluator) -> Member:
     """Return a member of a chain with its value, written precision and tolerance."""
     text, node, notes = entry
-    about, text = text.startswith("~"), text.removeprefix("~")
+    is_approximate, text = text.startswith("~"), text.removeprefix("~")
     node = move_trailing_unit(node)
     evaluation = evaluator.evaluate(node)
-    written, scale = find_written(node, about)
+    single_number, scale = find_single_number(node, is_approximate)
     tolerance: Scalar = Fraction(0)
-    for literal in rounded_literals(node) if written is None else []:
+    for literal in rounded_literals(node) if single_number is None else []:
         number = literal.number
         shifted = replace(evaluator, replaced={id(literal): number.value + number.unit / 2})
         try:
@@ -996,7 +998,7 @@ def _evaluate_member(entry: tuple[str, MathNode, tuple[str, ...]], evaluator: Ev
         except InputError:
             continue
     has_log = any(isinstance(part, CallNode) and part.name == "log" and len(part.arguments) == 1 for part in walk(node))
-    return Member(text, node, evaluation, written, scale, tolerance, has_log, notes)
+    return Member(text, node, evaluation, single_number, scale, tolerance, has_log, notes)
 
 
 def move_trailing_unit(node: MathNode) -> MathNode:
@@ -1036,7 +1038,7 @@ def count_digits(number: WrittenNumber) -> int:
     return len(str(abs(int(number.value / number.unit)))) if number.unit else 0
 
 
-def find_written(node: MathNode, about: bool) -> tuple[WrittenNumber | None, Scalar]:
+def find_single_number(node: MathNode, is_approximate: bool) -> tuple[WrittenNumber | None, Scalar]:
     """Return the number that an expression is, if it is a single one, and the factor of its unit.
 
     A power of ten belongs to the number: 6.02·10^23 has three digits.
@@ -1064,7 +1066,7 @@ def find_written(node: MathNode, about: bool) -> tuple[WrittenNumber | None, Sca
     has_scale = power != 1 or (scale != 1 and not is_percent)
     if not number.decimals and unit == 0 and has_scale:
         unit = Fraction(1)
-    if about and not number.decimals and unit <= 1 and digits:
+    if is_approximate and not number.decimals and unit <= 1 and digits:
         zeros = len(str(abs(int(digits)))) - len(str(abs(int(digits))).rstrip("0"))
         unit = Fraction(10**zeros)
     if is_percent:
@@ -1094,30 +1096,37 @@ def _check_steps(members: tuple[Member, ...]) -> Iterator[str]:
     for left, right in pairwise(members):
         if not is_consistent(left, right):
             step = f"{shorten_text(left.text)} = {shorten_text(right.text)}"
-            yield f"{step} is wrong: {format_like(left, right)}"
+            yield f"{step} is wrong: {format_for_comparison(left, right)}"
 
 
 def is_consistent(left: Member, right: Member) -> bool:
     """Return whether two members of a chain are equal, to the digits with which their numbers are written."""
     first = to_fraction(left.evaluation.value)
-    scales = {to_fraction(right.scale), Fraction(1)} if right.written else {Fraction(1)}
-    own = to_fraction(right.evaluation.value)
-    candidates: list[tuple[Fraction, Fraction]] = [(own, right.number.unit if right.written else Fraction(0))]
+    scales = {to_fraction(right.scale), Fraction(1)} if right.single_number else {Fraction(1)}
+    right_value = to_fraction(right.evaluation.value)
+    candidates: list[tuple[Fraction, Fraction]] = [
+        (right_value, right.number.unit if right.single_number else Fraction(0))
+    ]
     if bool(left.evaluation.dimension) != bool(right.evaluation.dimension):  # the unit is written on one side only
-        if right.written is not None:
+        if right.single_number is not None:
             candidates += [(right.number.value / scale, right.number.unit / scale) for scale in scales]
-        if left.written is not None:
-            candidates.append((own * to_fraction(left.scale), Fraction(0)))
-        if right.written is None and right.evaluation.dimension:
+        if left.single_number is not None:
+            candidates.append((right_value * to_fraction(left.scale), Fraction(0)))
+        if right.single_number is None and right.evaluation.dimension:
             stripped = strip_units(right.node)
             if stripped is not None:
                 candidates.append((to_fraction(Evaluator().evaluate(stripped).value), Fraction(0)))
-    if left.written is not None and left.written.is_percent and right.written is not None:
+    if left.single_number is not None and left.single_number.is_percent and right.single_number is not None:
         candidates.append((right.number.value / 100, right.number.unit / 100))
-    is_rounded = right.written is not None and right.number.unit == 0 and own.denominator == 1 and abs(own) >= 100
+    is_rounded = (
+        right.single_number is not None
+        and right.number.unit == 0
+        and right_value.denominator == 1
+        and abs(right_value) >= 100
+    )
     if is_rounded and first.denominator != 1:  # 6583 for 6583.4
-        candidates = [(value, value / own) for value, _ in candidates]
-    left_slack = left.number.unit / 2 if left.written is not None else Fraction(0)
+        candidates = [(value, value / right_value) for value, _ in candidates]
+    left_slack = left.number.unit / 2 if left.single_number is not None else Fraction(0)
     for value, unit in candidates:
         slack = min(abs(Fraction(unit)) / 2, MAX_RELATIVE_ERROR * abs(first) if unit >= 1 else abs(Fraction(unit)))
         slack += to_fraction(left.tolerance) + to_fraction(right.tolerance) + left_slack
@@ -1130,14 +1139,18 @@ def strip_units(node: MathNode) -> MathNode | None:
     """Return an expression without its trailing units, or None if it has letters."""
     if any(isinstance(part, LetterNode) for part in walk(node)) or not isinstance(node, ProductNode):
         return None
-    kept = tuple((power, part) for power, part in node.factors if not isinstance(part, UnitNode))
-    return ProductNode(node.text, kept) if kept else None
+    factors = tuple((power, part) for power, part in node.factors if not isinstance(part, UnitNode))
+    return ProductNode(node.text, factors) if factors else None
 
 
-def format_like(left: Member, right: Member) -> str:
+def format_for_comparison(left: Member, right: Member) -> str:
     """Return the value of a member as text, with a decimal more than the other member has, at least 3 digits."""
     value = to_fraction(left.evaluation.value)
-    scale = to_fraction(right.scale) if right.written and (left.evaluation.dimension or right.written.is_percent) else 1
+    scale = (
+        to_fraction(right.scale)
+        if right.single_number and (left.evaluation.dimension or right.single_number.is_percent)
+        else 1
+    )
     return f"{format_scalar(value / scale)}{f' {unit}' if scale != 1 and (unit := unit_text(right.node)) else ''}"
 
 
@@ -1158,7 +1171,7 @@ def format_scalar(value: Scalar, digits: int = 3) -> str:
         return f"{int(fraction):,}".replace("-", "−")
     number = float(fraction)
     if 1e-4 <= abs(number) < 1e15:
-        whole = len(str(int(abs(number)))) if abs(number) >= 1 else 0
-        text = f"{number:,.{max(digits, min(whole + 1, 12))}g}"
+        num_integer_digits = len(str(int(abs(number)))) if abs(number) >= 1 else 0
+        text = f"{number:,.{max(digits, min(num_integer_digits + 1, 12))}g}"
         return text.replace("-", "−")
     return f"{number:.{digits - 1}e}".replace("-", "−")

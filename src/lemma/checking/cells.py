@@ -61,7 +61,7 @@ from lemma.checking.expressions import (
     walk_all,
 )
 from lemma.checking.read_formula import read_formula
-from lemma.checking.tokens import SourceText, plain_name
+from lemma.checking.tokens import SourceText, to_ascii_name
 from lemma.counting.polynomial import Polynomial, as_polynomial
 from lemma.errors import InputError, SpecError, describe_unknown
 from lemma.spec.base import Spec, read_toml
@@ -127,18 +127,20 @@ class GradientCell(Spec):
     """Letters that stand for the position of the 1 in a one-hot input, such as o = "y" in u_o."""
 
     @cached_property
-    def input_sides(self) -> dict[str, tuple[str, ...]]:
+    def input_shapes(self) -> dict[str, tuple[str, ...]]:
         """The axes of every input as formulas of the sizes, such as {"W_f": ("n_a", "n_a+n_x")}; () for a number."""
         by_input: dict[str, tuple[str, ...]] = {}
         for name, text in self.inputs.items():
-            sides = tuple(word for word in _split_words(text) if word not in INPUT_KINDS)
-            by_input[plain_name(name)] = () if sides == ("number",) else ("1", *sides) if len(sides) == 1 else sides
+            shape = tuple(word for word in _split_words(text) if word not in INPUT_KINDS)
+            by_input[to_ascii_name(name)] = () if shape == ("number",) else ("1", *shape) if len(shape) == 1 else shape
         return by_input
 
     @cached_property
     def input_kinds(self) -> dict[str, frozenset[str]]:
         """The words that describe every input besides its axes, such as {"y": {"one-hot"}}."""
-        return {plain_name(name): frozenset(INPUT_KINDS) & {*_split_words(text)} for name, text in self.inputs.items()}
+        return {
+            to_ascii_name(name): frozenset(INPUT_KINDS) & {*_split_words(text)} for name, text in self.inputs.items()
+        }
 
     @cached_property
     def incoming(self) -> tuple[str, ...]:
@@ -150,7 +152,7 @@ class GradientCell(Spec):
         """The forward equations in order, in the cell's spelling of names; with a loss, the last one is `loss = …`."""
         loss = re.sub(r"^\s*\w+\s*=(?!=)", "", self.loss).strip()
         lines = (*self.forward, *([f"loss = {loss}"] if loss else []))
-        defined, equations = {*self.sizes, *self.input_sides}, list[Equation]()
+        defined, equations = {*self.sizes, *self.input_shapes}, list[Equation]()
         for number, line in enumerate(lines, 1):
             equation = parse_equation(line, number)
             names = variable_names(equation.expression)
@@ -170,7 +172,7 @@ class GradientCell(Spec):
     @cached_property
     def values(self) -> tuple[str, ...]:
         """Every name that has a value in the forward pass: sizes, then inputs, then computed steps."""
-        return (*self.sizes, *self.input_sides, *self.steps)
+        return (*self.sizes, *self.input_shapes, *self.steps)
 
     @cached_property
     def gradients(self) -> tuple[str, ...]:
@@ -178,7 +180,7 @@ class GradientCell(Spec):
         if not self.loss:
             return ()
         fixed = {name for name, kinds in self.input_kinds.items() if kinds & FIXED_KINDS}
-        differentiable = [name for name in self.input_sides if name not in fixed]
+        differentiable = [name for name in self.input_shapes if name not in fixed]
         for equation in self.equations[:-1]:
             if variable_names(equation.expression) & {*differentiable}:
                 differentiable.append(equation.name)
@@ -224,8 +226,8 @@ class GradientCell(Spec):
             added: dict[str, set[str]] = {}
             for spelling, name in names.items():
                 added.setdefault(convert(spelling.replace("_", "")), set()).add(name)
-            by_key |= {key: found for key, found in added.items() if key not in by_key}
-        return {key: next(iter(found)) for key, found in by_key.items() if len(found) == 1}
+            by_key |= {key: candidates for key, candidates in added.items() if key not in by_key}
+        return {key: next(iter(candidates)) for key, candidates in by_key.items() if len(candidates) == 1}
 
     def resolve_name(self, name: str, helpers: Collection[str] = (), ignore_case: bool = True) -> Node | None:
         """Return the node that a name stands for: a value, or with its indices, as in y_hat_i; None if it is unknown.
@@ -296,7 +298,7 @@ class GradientCell(Spec):
     @cached_property
     def descendants(self) -> dict[str, frozenset[str]]:
         """For each input or step, by name, the steps that are computed from it, directly or indirectly."""
-        descendants: dict[str, set[str]] = {name: set() for name in (*self.input_sides, *self.steps)}
+        descendants: dict[str, set[str]] = {name: set() for name in (*self.input_shapes, *self.steps)}
         for equation in self.equations[: len(self.forward)]:
             used = variable_names(equation.expression)
             for name, steps in descendants.items():
@@ -321,7 +323,7 @@ class GradientCell(Spec):
 
     @cached_property
     def activations(self) -> tuple[tuple[str, str, Node], ...]:
-        """Each sigmoid, tanh and relu in the forward pass: (function name, input name, expression of the output).
+        """The sigmoid, tanh and relu calls of the forward pass: (function name, input name, expression of the output).
 
         The output is a name if the step has no other operation.
         """
@@ -383,8 +385,8 @@ def read_cell(fields: Mapping[str, Any], source: str, name: str = "") -> Gradien
     A SpecError names `source` and the input or line at fault; `name` is for a table without one.
     """
     for table, field in product(("sizes", "inputs", "aliases"), ("forward", "loss", "answers", "about")):
-        inside = fields.get(table)  # below a table's heading, TOML takes a field for a part of it
-        if isinstance(inside, Mapping) and field in inside and field not in fields:
+        table_fields = fields.get(table)  # below a table's heading, TOML takes a field for a part of it
+        if isinstance(table_fields, Mapping) and field in table_fields and field not in fields:
             raise SpecError(f"{source}: {field} is inside the table [{table}]; move it above the tables.")
     cell = GradientCell.read({"name": name or source, **fields}, source)
     _check_names(cell, source)
@@ -415,16 +417,16 @@ def _check_names(cell: GradientCell, source: str) -> None:
 
     for name in cell.sizes:
         define("size", name)
-    for name in cell.input_sides:
+    for name in cell.input_shapes:
         define("input", name)
-    for name, sides in cell.input_sides.items():
-        for side in sides:
+    for name, shape in cell.input_shapes.items():
+        for side in shape:
             try:
                 side_polynomial(side, cell)
             except InputError as error:
                 raise SpecError(f"{source}: the input {name}: {error}") from None
-        if len(sides) > 4:
-            raise SpecError(f"{source}: the input {name} has {len(sides)} sides; at most 4 are read.")
+        if len(shape) > 4:
+            raise SpecError(f"{source}: the input {name} has {len(shape)} sides; at most 4 are read.")
     try:
         for equation in cell.equations:
             for _, node in walk(equation.expression):
@@ -436,7 +438,7 @@ def _check_names(cell: GradientCell, source: str) -> None:
                 define("step", equation.name)
     except InputError as error:
         raise SpecError(f"{source}: {error}") from None
-    values = (*cell.input_sides, *cell.steps)
+    values = (*cell.input_shapes, *cell.steps)
     for name in values:
         if f"d{name}" in values and f"d{name}" in cell.gradients:
             raise SpecError(f"{source}: d{name} is a value and the gradient of {name}; rename one of them.")
@@ -479,8 +481,8 @@ def draw_sample(cell: GradientCell, seed: int) -> Sample:
     generator = Generator().manual_seed(seed)
     lengths = draw_lengths(cell, generator)
     values = {name: torch.tensor(float(lengths[name]), dtype=torch.float64) for name in cell.sizes}
-    for name, sides in cell.input_sides.items():
-        shape, kinds = tuple(lengths[side] for side in sides), cell.input_kinds[name]
+    for name, dimensions in cell.input_shapes.items():
+        shape, kinds = tuple(lengths[side] for side in dimensions), cell.input_kinds[name]
         if prod(shape) > MAX_ELEMENTS:
             raise InputError(f"the input {name} is too large: at most {MAX_ELEMENTS:,} numbers are drawn.")
         value = torch.randn(shape, dtype=torch.float64, generator=generator)
@@ -512,8 +514,8 @@ def draw_sample(cell: GradientCell, seed: int) -> Sample:
 
 def draw_lengths(cell: GradientCell, generator: Generator) -> dict[str, int]:
     """Draw lengths for every size and every axis of an input, all different, by text, such as {"n": 5, "n+m": 12}."""
-    sides = {side for sides in cell.input_sides.values() for side in sides} | {*cell.sizes}
-    formulas = {"1": as_polynomial(1)} | {side: side_polynomial(side, cell) for side in sorted(sides)}
+    dimensions = {side for dimensions in cell.input_shapes.values() for side in dimensions} | {*cell.sizes}
+    formulas = {"1": as_polynomial(1)} | {side: side_polynomial(side, cell) for side in sorted(dimensions)}
     for _ in range(MAX_SIZE_DRAWS):
         numbers = (torch.randperm(max(8, 2 * len(cell.sizes)), generator=generator) + MIN_LENGTH).tolist()
         sizes = dict(zip(cell.sizes, numbers, strict=False))
@@ -569,7 +571,7 @@ def gradient_with_constants(
     cell: GradientCell, sample: Sample, target: str, constants: frozenset[str]
 ) -> Tensor | None:
     """Return the gradient `target` with the steps in `constants` detached; None if the loss no longer depends on it."""
-    values, source = {name: sample.values[name].clone() for name in (*cell.sizes, *cell.input_sides)}, target[1:]
+    values, source = {name: sample.values[name].clone() for name in (*cell.sizes, *cell.input_shapes)}, target[1:]
     with torch.enable_grad():
         if source in values:
             values[source].requires_grad_()

@@ -58,8 +58,8 @@ def define_letters(
         letters = {name: value for name, value in settings.items() if f"unknown setting '{name}'" in str(error)}
         if not letters or not all(_LETTER.fullmatch(f"{name}={value}") for name, value in letters.items()):
             raise
-        others = {name: value for name, value in settings.items() if name not in letters}
-        exercise, text = define_letters(model, quantity, text, others, conventions)
+        other_settings = {name: value for name, value in settings.items() if name not in letters}
+        exercise, text = define_letters(model, quantity, text, other_settings, conventions)
         definitions = ", ".join(f"{name} = {value}" for name, value in letters.items())
         names = {*exercise.account.order, *exercise.aliases}
         if not all(str(value).isdigit() or str(value) in names for value in letters.values()):

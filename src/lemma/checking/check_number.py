@@ -84,8 +84,8 @@ class NumberExercise(ModelExercise):
                 start = "The formula is right, but the arithmetic" if first.equal else "The arithmetic"
             message = f"{start} {quantity.wrong_steps[0]}."
             return replace(verdict, equal=False, diagnosis=(message,), residual=None)
-        remarks = (f"Read {quantity.echo}.",) if quantity.echo else ()
-        return replace(verdict, remarks=(*verdict.remarks, *remarks))
+        notes = (f"Read {quantity.echo}.",) if quantity.echo else ()
+        return replace(verdict, remarks=(*verdict.remarks, *notes))
 
     def check(self, number: WrittenNumber, diagnose: bool = True) -> Verdict:
         """Compare a written number with the right one; without `diagnose` a wrong number is not explained."""
@@ -153,7 +153,7 @@ class NumberExercise(ModelExercise):
                 f"{account.model}: {'/'.join(self.names)} is a plain number such as 0.125, and not over 0."
             )
         ratio = Fraction(numerator, denominator)
-        number = self._round_whole(number, ratio)
+        number = self._round_integer(number, ratio)
         sentence = f"{format_number(numerator)} / {format_number(denominator)} = {format_number(ratio)}."
         if not number.matches(ratio):
             mistakes = {
@@ -168,10 +168,10 @@ class NumberExercise(ModelExercise):
         return self._make_verdict(number, number.text, format_number(ratio), ratio, sentence)
 
     @staticmethod
-    def _round_whole(number: WrittenNumber, exact: Fraction) -> WrittenNumber:
+    def _round_integer(number: WrittenNumber, exact: Fraction) -> WrittenNumber:
         """Return a whole number such as 33x for a ratio that is not whole as rounded to its last digit."""
-        is_whole = number.unit == 0 and number.decimals == 0 and number.value.denominator == 1
-        is_rounded = is_whole and exact.denominator != 1 and abs(number.value) >= 10
+        is_integer = number.unit == 0 and number.decimals == 0 and number.value.denominator == 1
+        is_rounded = is_integer and exact.denominator != 1 and abs(number.value) >= 10
         return replace(number, unit=Fraction(1)) if is_rounded else number
 
     def _check_change(self, number: WrittenNumber) -> Verdict:

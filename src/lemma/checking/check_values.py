@@ -178,9 +178,9 @@ class ValueLine(CheckedLine):
             return [*reading, *self.differences, *mistake, f"right: {self.expected}"]
         listed = ", ".join(f"[{entry}]" for entry in self.wrong_entries[:MAX_DIFFERENCES])
         more = len(self.wrong_entries) - MAX_DIFFERENCES
-        where = [f"wrong at {listed}{f' and {more} more' if more > 0 else ''}"] if listed else []
+        positions = [f"wrong at {listed}{f' and {more} more' if more > 0 else ''}"] if listed else []
         hidden = [] if self.wrong_entries else list(self.differences)
-        return [*reading, *where, *hidden, *mistake]
+        return [*reading, *positions, *hidden, *mistake]
 
     @property
     def correction(self) -> str:
@@ -452,7 +452,7 @@ def _check_numbers(claim: ValueClaim, expected: ExpectedValue, key: AnswerKey) -
             return ValueLine(claim.text, False, solution, (), mistake, reading="; ".join(notes))
         return ValueLine(claim.text, True, solution, reading="; ".join(filter(None, [*notes, reading.strip()])))
     if not entries.shape:
-        ask_about_separator(entries.item(), expected)
+        reject_ambiguous_separator(entries.item(), expected)
     wrong = [tuple(map(int, index)) for index in np.argwhere(~answer.is_close(expected.values))]
     differences: list[str] = []
     if expected.shape:  # for a single number the solution says enough
@@ -508,8 +508,8 @@ def _read_numbers(claim: ValueClaim, expected: ExpectedValue) -> tuple[Entries, 
             if other[0].shape == other[1].shape:
                 return other
     if any(isinstance(number, ComputedNumber) and number.has_free_log for number in entries.flat):
-        others = [read(claim.value, base) for base in LOG_BASES[1:]]
-        first = next((other for other in others if is_right(*other)), first)
+        alternatives = [read(claim.value, base) for base in LOG_BASES[1:]]
+        first = next((other for other in alternatives if is_right(*other)), first)
     is_percent = entries.shape == matched.shape and any(number.is_percent for number in entries.flat)
     if is_percent and np.abs(matched.values).max() > MIN_PERCENT_VALUE:
         scaled = np.array([multiply(number, 100) for number in entries.flat], dtype=object).reshape(entries.shape)
@@ -517,7 +517,7 @@ def _read_numbers(claim: ValueClaim, expected: ExpectedValue) -> tuple[Entries, 
     return first
 
 
-def ask_about_separator(number: WrittenNumber, expected: ExpectedValue) -> None:
+def reject_ambiguous_separator(number: WrittenNumber, expected: ExpectedValue) -> None:
     """Raise an InputError if a number such as 1,537 is right only where its comma means the other thing."""
     number = read_literal(number.text) or number
     if number.alternative is None:
@@ -545,8 +545,8 @@ def accepted_reading(answer: RoundedArray, expected: ExpectedValue) -> str:
         )
         # with one decimal, a mistake may be what the right value would be rounded to: 0.4 for 4/9
         return "" if answer.decimals <= 1 and not is_exact and any(is_mistake) else " "
-    is_whole = "decimals" in expected.up_to and is_rounded_to_whole(answer, exact)
-    if is_whole and not any(answer.matches(wrong) for wrong in expected.mistakes.values()):
+    is_rounded_integer = "decimals" in expected.up_to and is_rounded_to_integer(answer, exact)
+    if is_rounded_integer and not any(answer.matches(wrong) for wrong in expected.mistakes.values()):
         return "rounded to a whole number"
     for scale, unit in expected.scales.items():
         if answer.matches(exact * scale):
@@ -565,7 +565,7 @@ def accepted_reading(answer: RoundedArray, expected: ExpectedValue) -> str:
     return ""
 
 
-def is_rounded_to_whole(answer: RoundedArray, exact: Array) -> bool:
+def is_rounded_to_integer(answer: RoundedArray, exact: Array) -> bool:
     """Return whether an answer is a whole number of two or more digits to which the exact one rounds."""
     if exact.ndim or answer.values.ndim or answer.units.any():
         return False
@@ -614,14 +614,14 @@ def _read_words(value: Any, expected: ExpectedValue) -> list[str]:
 
 
 def explain_difference(
-    answer: RoundedArray, expected: ExpectedValue, others: Iterable[ExpectedValue] = (), labels: Labels = ()
+    answer: RoundedArray, expected: ExpectedValue, other_values: Iterable[ExpectedValue] = (), labels: Labels = ()
 ) -> Iterator[str]:
     """Yield sentences such as "the sign is wrong." on each mistake that gives the wrong numbers, the most likely first.
 
     Args:
         answer: the numbers given for `expected`, with the decimals to which they are written.
-        others: other quantities of the case, whose numbers may have been given instead.
-        labels: the element or row that the claim is about, as in c_t[1], to select in `others`.
+        other_values: other quantities of the case, whose numbers may have been given instead.
+        labels: the element or row that the claim is about, as in c_t[1], to select in `other_values`.
     """
     exact, values = expected.values, answer.values
 
@@ -629,8 +629,8 @@ def explain_difference(
     is_coarse = not values.ndim and 0 < abs(float(values)) < 9.5 * float(answer.units)
 
     def fits(array: Array) -> bool:
-        is_near = not is_coarse or abs(float(np.max(values - array))) <= MAX_COARSE_ERROR * abs(float(values))
-        return answer.matches(array) and is_near
+        is_close = not is_coarse or abs(float(np.max(values - array))) <= MAX_COARSE_ERROR * abs(float(values))
+        return answer.matches(array) and is_close
 
     def matches(array: Array) -> bool:
         if fits(array):
@@ -638,8 +638,8 @@ def explain_difference(
         if is_coarse:
             return False
         # a value that was rounded on the way must be much closer to the mistake than the mistake is to the right value
-        is_near = answer.matches(array, slack=1.0) and exact.shape == array.shape
-        return is_near and float(np.abs(values - array).max()) <= MAX_SLACK * float(np.abs(array - exact).max())
+        is_close = answer.matches(array, slack=1.0) and exact.shape == array.shape
+        return is_close and float(np.abs(values - array).max()) <= MAX_SLACK * float(np.abs(array - exact).max())
 
     if np.any(values) and matches(-exact):
         yield "the sign is wrong."
@@ -662,7 +662,7 @@ def explain_difference(
         for axis, name in enumerate({1: ("entries",), 2: ("rows", "columns")}.get(exact.ndim, ())):
             if answer.matches_reordered(exact, axis):
                 yield f"the {name} are in another order."
-    for other in others:
+    for other in other_values:
         try:
             part = select_part(other, Target(other.name, labels))
         except InputError:  # it has no such element

@@ -82,18 +82,20 @@ def describe_nearest(comparison: FormulaComparison) -> str:
     assert answer is not None
     clauses: list[str] = []
     for monomial in sorted(difference.terms, key=lambda term: -abs(difference.terms[term]))[:MAX_COMPARED_TERMS]:
-        mine, model = (formula.terms.get(monomial, 0) for formula in (answer, comparison.expected))
+        answer_count, model_count = (formula.terms.get(monomial, 0) for formula in (answer, comparison.expected))
         parts = [part for part in comparison.quantity.groups if monomial in part.total.terms]
         names = _join_names([f"'{part.path}'" for part in parts[:3]]).replace(" or ", " and ") if parts else ""
         more = f" and {len(parts) - 3} more" if len(parts) > 3 else ""
         source = f", from {names}{more}" if names else ""
         name = comparison.write(Polynomial({monomial: 1})) if monomial else "plain numbers"
-        clauses.append(f"of {name} yours has {_format_count(mine)}, the model {_format_count(model)}{source}")
+        clauses.append(
+            f"of {name} yours has {_format_count(answer_count)}, the model {_format_count(model_count)}{source}"
+        )
     more = len(difference.terms) - len(clauses)
-    rest = f"; and {more} more terms differ" if more > 0 else ""
+    omitted = f"; and {more} more terms differ" if more > 0 else ""
     nearest = max(groups, key=lambda group: (overlap(group), -len(group.parts)))
     hint = f" The terms that differ are like those of {nearest.name}." if overlap(nearest) > MIN_OVERLAP else ""
-    return f"Term by term: {'; '.join(clauses)}{rest}.{hint}"
+    return f"Term by term: {'; '.join(clauses)}{omitted}.{hint}"
 
 
 def _format_count(number: Fraction | int) -> str:
@@ -249,12 +251,12 @@ def _describe_mistakes(mistakes: Sequence[Mistake]) -> list[str]:
                 locations.setdefault(mistake.text, []).append(mistake.location)
             clauses += [text.replace("{}", _join_names(names)) for text, names in locations.items()]
         elif kind == "missing":
-            several = f"your formula leaves out one of these, which are all of one size: {names}"
-            clauses.append(several if len(same_kind) > 1 else f"the model has {text} that your formula leaves out")
+            alternatives = f"your formula leaves out one of these, which are all of one size: {names}"
+            clauses.append(alternatives if len(same_kind) > 1 else f"the model has {text} that your formula leaves out")
         else:
-            several = f"one of these twice: {names}"
+            alternatives = f"one of these twice: {names}"
             single = f"{text.replace('a ', 'the ', 1)} twice"
-            clauses.append(f"your formula counts {several if len(same_kind) > 1 else single}")
+            clauses.append(f"your formula counts {alternatives if len(same_kind) > 1 else single}")
     return list(dict.fromkeys(clauses))
 
 

@@ -193,14 +193,16 @@ class Vocabulary:
 
     def split(self, name: str) -> list[str]:
         """Split a name such as Uh into the names that it consists of; return [name] if there is no single way to."""
-        ways: dict[int, list[list[str]]] = {0: [[]]}
+        splits: dict[int, list[list[str]]] = {0: [[]]}
         for end in range(1, len(name) + 1):
-            shorter = [(start, name[start:end]) for start in ways if name[start].isalpha()] if end else []
-            found = [[*way, piece] for start, piece in shorter if self.is_value(piece) for way in ways[start]]
-            if found:
-                fewest = min(map(len, found))
-                ways[end] = [way for way in found if len(way) == fewest][:2]
-        complete = ways.get(len(name), [])
+            shorter = [(start, name[start:end]) for start in splits if name[start].isalpha()] if end else []
+            candidates = [
+                [*parts, piece] for start, piece in shorter if self.is_value(piece) for parts in splits[start]
+            ]
+            if candidates:
+                fewest = min(map(len, candidates))
+                splits[end] = [parts for parts in candidates if len(parts) == fewest][:2]
+        complete = splits.get(len(name), [])
         return complete[0] if len(complete) == 1 else [name]
 
 
@@ -301,8 +303,8 @@ class _EquationParser(Cursor):
 
     def split(self, token: Token, index: int, vocabulary: Vocabulary) -> list[Token]:
         """Split a name that has no value but consists of names that have one, as in Uh."""
-        known = {*ARITY, *FUNCTION_ALIASES, *NUMPY_OPERATORS, *_PAPER_ALIASES, *_KEYWORDS, "axis", "dim", "T"}
-        if token.kind != "name" or not index or token.text in known or vocabulary.is_value(token.text):
+        reserved = {*ARITY, *FUNCTION_ALIASES, *NUMPY_OPERATORS, *_PAPER_ALIASES, *_KEYWORDS, "axis", "dim", "T"}
+        if token.kind != "name" or not index or token.text in reserved or vocabulary.is_value(token.text):
             return [token]
         parts, position, tokens = vocabulary.split(token.text), token.position, list[Token]()
         for part in parts:
@@ -420,8 +422,8 @@ class _EquationParser(Cursor):
                 while self.is_keyword("all", "if", "for", "when"):
                     self.take()
                 self.is_literal = False
-                is_rest = self.is_keyword("otherwise", "else", "elsewhere")
-                conditions.append(self.take() and None if is_rest else self.condition())
+                is_otherwise = self.is_keyword("otherwise", "else", "elsewhere")
+                conditions.append(self.take() and None if is_otherwise else self.condition())
             elif len(cases) == len(conditions) + 1 and (
                 self.has_trailing_condition() or (had_comma and self.has_condition())
             ):
@@ -447,8 +449,8 @@ class _EquationParser(Cursor):
         if not conditions:
             return node
         conditions += [None] * (len(cases) - len(conditions))
-        known = [condition for condition in conditions if condition]
-        if len(known) < len(cases) - 1:
+        explicit = [condition for condition in conditions if condition]
+        if len(explicit) < len(cases) - 1:
             raise self.error("of several cases only the last can be without a condition, as in 'B otherwise'.")
         return self.node("cases", *cases, value=tuple(conditions))
 
@@ -491,8 +493,7 @@ class _EquationParser(Cursor):
             first, sign, second = self.take(), self.take(), self.take()
             self.take_if("=")
             node = self.node("equal", value=(first.text, second.text), position=first.position)
-            one = Node("number", value="1")
-            return node if sign.kind == "=" else self.node("-", one, node)
+            return node if sign.kind == "=" else self.node("-", Node("number", value="1"), node)
         left = self.expression()
         sign = self.take_if(">", "<")
         if not sign:
@@ -663,8 +664,8 @@ class _EquationParser(Cursor):
         if function in ARITY and self.take_if("^"):  # tanh²(c) is tanh(c)²
             exponent = self.exponent()
             return self.node("^", self.call(function), value=exponent)
-        follows = self.tokens[self.index + 1].kind if self.current.kind == "'" else ""
-        if follows and (follows == "(" or not vocabulary) and not (is_value and function not in _DERIVATIVES):
+        next_kind = self.tokens[self.index + 1].kind if self.current.kind == "'" else ""
+        if next_kind and (next_kind == "(" or not vocabulary) and not (is_value and function not in _DERIVATIVES):
             self.take()
             return self.derivative(function, token)
         if vocabulary and not is_value and token.text.lower() in ("onehot", "one_hot") and self.current.kind == "(":
@@ -699,8 +700,8 @@ class _EquationParser(Cursor):
             is_sigmoid = (
                 vocabulary.activation not in ("tanh", "relu", "leaky_relu") or "sigmoid" in vocabulary.functions
             )
-            is_usual = {"sigma": is_sigmoid or not is_derivative, "phi": "gelu" in vocabulary.functions}
-            if not is_usual.get(text, False):
+            has_standard_meaning = {"sigma": is_sigmoid or not is_derivative, "phi": "gelu" in vocabulary.functions}
+            if not has_standard_meaning.get(text, False):
                 self.is_literal = False
                 return vocabulary.activation
         function = FUNCTION_ALIASES.get(text, _PAPER_ALIASES.get(text, text))
@@ -856,10 +857,10 @@ def write_expression(node: Node) -> str:
                 axes.pop()
             return f"{_write_operand(inner, _POSTFIX)}[{', '.join(axes)}]"
         case Node("index", (inner,), IndexSpec() as spec):
-            letters = spec.written.rpartition("_")[2]
-            return spec.written if inner == variable(spec.name) else f"{_write_operand(inner, _POSTFIX)}_{letters}"
-        case Node("index", _, str(written)):
-            return written
+            letters = spec.text.rpartition("_")[2]
+            return spec.text if inner == variable(spec.name) else f"{_write_operand(inner, _POSTFIX)}_{letters}"
+        case Node("index", _, str(text)):
+            return text
         case Node("collect", (inner,)):
             return write_expression(inner)
         case Node("index_sum", (inner,), (letter, _)):
@@ -912,17 +913,17 @@ _ELEMENTWISE = {
 
 @dataclass(frozen=True)
 class IndexSpec:
-    """How the indices in a name such as u_w select entries, rows or columns of a matrix.
+    """A selection of entries, rows or columns of a matrix by the indices in a name such as u_w.
 
     Attributes:
-        written: the name as it was written.
+        text: the name with its indices, as in the line.
         name: the matrix.
         axes: for each axis of the matrix the position of its index among those of the line; None if it has no index.
         num_indices: number of indices in the line; each is a leading axis of the values.
         is_flipped: whether rows are read as columns and columns as rows.
     """
 
-    written: str
+    text: str
     name: str
     axes: tuple[int | None, int | None]
     num_indices: int
@@ -1183,36 +1184,36 @@ class Evaluator:
                 inner[axis] = value.shape[axis]
             else:
                 leading[position] = value.shape[axis]
-        rest = [axis for axis in (0, 1) if axis not in order]
-        entries = value.permute(*order, *rest).reshape(*leading, *inner)
+        remaining_axes = [axis for axis in (0, 1) if axis not in order]
+        entries = value.permute(*order, *remaining_axes).reshape(*leading, *inner)
         return entries.mT if spec.is_flipped else entries
 
     def _collect(self, value: Tensor, spec: IndexSpec) -> Tensor:
         """Return the matrix whose entries, rows or columns are given by index: the inverse of `_index`."""
-        whole = self.values[spec.name]
-        if whole.ndim < 2 and value.numel() == 1:
-            return value.reshape(whole.shape)
-        inner = [1 if spec.axes[axis] is not None else whole.shape[axis] for axis in (0, 1)]
+        matrix = self.values[spec.name]
+        if matrix.ndim < 2 and value.numel() == 1:
+            return value.reshape(matrix.shape)
+        inner = [1 if spec.axes[axis] is not None else matrix.shape[axis] for axis in (0, 1)]
         inner = inner[::-1] if spec.is_flipped else inner
         if value.ndim < 2 and value.numel() == 1:
             value = value.reshape(1, 1)
         if value.ndim < spec.num_indices + 2:
             value = value.reshape((1,) * (spec.num_indices + 2 - value.ndim) + tuple(value.shape))
         if list(value.shape[-2:]) != inner:
-            raise ShapeError(f"each {spec.written} is {{}}, not {{}}", tuple(inner), tuple(value.shape[-2:]))
+            raise ShapeError(f"each {spec.text} is {{}}, not {{}}", tuple(inner), tuple(value.shape[-2:]))
         lengths = [1] * spec.num_indices
         for axis in (0, 1):
             position = spec.axes[axis]
             if position is not None:
-                lengths[position] = whole.shape[axis]
+                lengths[position] = matrix.shape[axis]
         if any(length not in (1, expected) for length, expected in zip(value.shape, lengths, strict=False)):
             raise ShapeError("an index that is not summed over: {}", tuple(value.shape))
         value = value.mT if spec.is_flipped else value
         value = value.expand(*lengths, *value.shape[-2:])
         order = sorted((axis for axis in (0, 1) if spec.axes[axis] is not None), key=lambda axis: spec.axes[axis] or 0)
-        rest = [axis for axis in (0, 1) if axis not in order]
-        permuted = value.reshape([whole.shape[axis] for axis in (*order, *rest)])
-        return permuted.permute(*(([*order, *rest]).index(axis) for axis in (0, 1)))
+        remaining_axes = [axis for axis in (0, 1) if axis not in order]
+        permuted = value.reshape([matrix.shape[axis] for axis in (*order, *remaining_axes)])
+        return permuted.permute(*(([*order, *remaining_axes]).index(axis) for axis in (0, 1)))
 
     def _delta(self, value: Tensor, spec: tuple[int, int, int, int]) -> Tensor:
         """Return the identity matrix with two indices as leading axes; the axis of a value gives its size."""

@@ -274,7 +274,7 @@ class _GradientChecker:
         self.constant_gradients: ConstantGradients = {}
         self.constant_budget = WorkBudget(MAX_CONSTANT_OPERATIONS)
         self.local_budget = WorkBudget(MAX_LOCAL_OPERATIONS)
-        self.given_samples = samples
+        self.input_samples = samples
 
     def _to_layout(self, value: Tensor) -> Tensor:
         """Return a value of the function in the layout of the answer."""
@@ -376,9 +376,9 @@ class _GradientChecker:
 
         def repair(propose: Callable[[Node, RepairContext], Iterator[Repair]]) -> GradientVerdict | None:
             for expression in expressions:
-                if found := self.search.find(expression, reading.target, reading.samples, available, propose, budget):
-                    repaired = f"{prefix} = {found.expression}"
-                    return replace(verdict, reason=f"{fault}: {found.description}", repair=repaired)
+                if match := self.search.find(expression, reading.target, reading.samples, available, propose, budget):
+                    repaired = f"{prefix} = {match.expression}"
+                    return replace(verdict, reason=f"{fault}: {match.description}", repair=repaired)
             return None
 
         if repaired := repair(propose_common):
@@ -391,7 +391,7 @@ class _GradientChecker:
                     self.cell,
                     propose(self.cell, reading.target),
                     reading.target,
-                    list(zip(reading.samples, self.given_samples, strict=True)),
+                    list(zip(reading.samples, self.input_samples, strict=True)),
                     self._to_layout,
                 ):
                     return replace(verdict, reason=f"{fault}: {mistake}")
@@ -457,9 +457,9 @@ def _canonicalize(equation: Equation, cell: GradientCell, helpers: set[str]) -> 
         base = node.children[0].value if node and node.op == "index" else ""
         if base in cell.gradients or base in cell.steps:
             name, left = base, node
-    is_given = name in (*cell.sizes, *cell.input_sides)
-    if is_given or name in RESERVED_NAMES or "__" in name:
-        reason = "is given; it is not derived" if is_given else "cannot be the name of a helper"
+    is_input = name in (*cell.sizes, *cell.input_shapes)
+    if is_input or name in RESERVED_NAMES or "__" in name:
+        reason = "is given; it is not derived" if is_input else "cannot be the name of a helper"
         raise source.error_at(0, f"'{equation.name}' {reason}.")
     is_similar = any(cell.canonical(used) != used and used not in cell.aliases for used in (equation.name,))
     if equation.condition is not None:
@@ -520,18 +520,18 @@ _ENVIRONMENT = re.compile(r"\\(?:begin|end)\s*\{(?:align|equation|gather|split|a
 _NEXT_EQUATION = re.compile(
     r"\s*(?:[,;]\s*(?:and\s+)?|\s+and\s+|\\q?quad)\s*(?=(?:d(?!im|type)|∂|∇|δ|\\frac\s*\{\s*(?:\\partial|d|∂)|\\nabla|\\delta)[^=,;]{1,80}=)"
 )
-_WHERE = re.compile(r",?\s+(?:where|with)\s+(?=[^\s=]+\s*:?=)")
+_DEFINITION_KEYWORD = re.compile(r",?\s+(?:where|with)\s+(?=[^\s=]+\s*:?=)")
 
 
 def _split_rows(text: str) -> str:
     r"""Return a text with each row of a LaTeX environment on a line, and each \begin{cases} on a line as a whole."""
     if "\\" not in text:
         return text
-    text, kept, end = _ENVIRONMENT.sub("", text), "", 0
+    text, result, end = _ENVIRONMENT.sub("", text), "", 0
     for match in _CASES.finditer(text):
-        kept += _ROWS.sub("\n", text[end : match.start()]) + match[0].replace("\n", " ")
+        result += _ROWS.sub("\n", text[end : match.start()]) + match[0].replace("\n", " ")
         end = match.end()
-    return kept + _ROWS.sub("\n", text[end:])
+    return result + _ROWS.sub("\n", text[end:])
 
 
 def _split_definitions(text: str) -> list[str]:
@@ -540,7 +540,7 @@ def _split_definitions(text: str) -> list[str]:
     >>> _split_definitions("dU = h.T @ e, where e = y_hat - y")
     ['e = y_hat - y', 'dU = h.T @ e']
     """
-    first, *definitions = _WHERE.split(text)
+    first, *definitions = _DEFINITION_KEYWORD.split(text)
     return [part for line in (*reversed(definitions), first) for part in _split_equations(line)]
 
 
@@ -718,7 +718,7 @@ def describe_cell(cell: CellLike) -> str:
     """
     cell, width = find_cell(cell), text_width() - 2
     inputs: list[str] = []
-    for name, shape in cell.input_sides.items():
+    for name, shape in cell.input_shapes.items():
         kinds = "".join(f", {kind}" for kind in sorted(cell.input_kinds[name]))
         inputs.append(f"{name} ({', '.join(shape) or 'a number'}){kinds}")
     sections = {

@@ -39,7 +39,7 @@ from lemma.spec.base import exists
 
 MAX_TABLE_BYTES = 2**26
 DIAGNOSIS_SECONDS = 30.0  # for explaining wrong answers; marks never depend on it
-MAX_NAMED_STUDENTS = 6
+MAX_LISTED_STUDENTS = 6
 MAX_DETAILED_MISTAKES, MAX_PRINTED_MISTAKES = 25, 8
 MAX_CELL_CHARS = 300
 VERDICT_HEADINGS = {
@@ -205,7 +205,7 @@ class SharedMistake:
     text: str
     students: tuple[str, ...]
 
-    def name_students(self, limit: int = MAX_NAMED_STUDENTS) -> str:
+    def name_students(self, limit: int = MAX_LISTED_STUDENTS) -> str:
         """Return the number of students with their names, as in "2: Ada, Bo", at most `limit` names."""
         names = ", ".join(self.students[:limit])
         more = len(self.students) - limit
@@ -353,10 +353,10 @@ class ClassMarks(Result):
             for index, (id, value) in enumerate(zip(self.questions, self._mean_points(), strict=True))
         ]
         mistakes = [{**vars(mistake), "count": len(mistake.students)} for mistake in self.mistakes]
-        rest: dict[str, Any] = {"mistakes": mistakes, "left_out": self.left_out, "undiagnosed": self.undiagnosed}
+        details: dict[str, Any] = {"mistakes": mistakes, "left_out": self.left_out, "undiagnosed": self.undiagnosed}
         if self.changes is not None:
-            rest["changes"] = [vars(change) for change in self.changes]
-        return to_plain({"title": self.title, "of": self.of, "students": students, "questions": questions, **rest})
+            details["changes"] = [vars(change) for change in self.changes]
+        return to_plain({"title": self.title, "of": self.of, "students": students, "questions": questions, **details})
 
     def records(self) -> list[dict[str, Any]]:
         """Return a row by column name for each student: points by question and in all, verdicts, answers, remarks."""
@@ -401,12 +401,14 @@ def _read_folder(folder: Path, sheet: Path | None, skipped: list[str]) -> Iterat
         files = [file for file in inner if not file.name.startswith(".") and real_path(file) != sheet]
         answers = [file for file in files if file.suffix.lower() in SUFFIXES]
         endings = ", ".join(SUFFIXES)
-        others = (sanitize_name(str(file)) for file in files if file not in answers)
-        skipped += [f"{name}: left out, since it does not end in {endings}." for name in others]
+        skipped_names = (sanitize_name(str(file)) for file in files if file not in answers)
+        skipped += [f"{name}: left out, since it does not end in {endings}." for name in skipped_names]
         for file in answers:
-            is_alone = path.is_dir() and len(answers) == 1
-            submission = _read_file(file, path.name if is_alone else file.stem)
-            yield replace(submission, name=path.name if is_alone or not path.is_dir() else f"{path.name}-{file.stem}")
+            is_only_file = path.is_dir() and len(answers) == 1
+            submission = _read_file(file, path.name if is_only_file else file.stem)
+            yield replace(
+                submission, name=path.name if is_only_file or not path.is_dir() else f"{path.name}-{file.stem}"
+            )
 
 
 def _read_answer_table(path: Path, sheet: Sheet, skipped: list[str]) -> list[Submission]:

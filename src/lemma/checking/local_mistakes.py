@@ -169,7 +169,7 @@ def list_forgotten_uses(cell: GradientCell, target: str) -> Iterator[LocalMistak
 def mistaken_gradient(cell: GradientCell, sample: Sample, target: str, mistake: LocalMistake) -> Tensor | None:
     """Return the gradient `target` with a mistake in the backward pass; None if nothing is left of it."""
     source = target[1:]
-    values = {name: sample.values[name].clone() for name in (*cell.sizes, *cell.input_sides)}
+    values = {name: sample.values[name].clone() for name in (*cell.sizes, *cell.input_shapes)}
     with torch.enable_grad():
         if source in values:
             values[source].requires_grad_()

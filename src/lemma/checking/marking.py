@@ -73,7 +73,7 @@ class Marker:
         # marks depend on the mistakes of these, so that they are looked for even if there is little time
         self._diagnosed_first = {id for question in comparing for id in (question.id, *question.builds_on)}
         self._readings: dict[tuple[str, str], Sequence[Reading]] = {}
-        self._chosen: dict[AnswerId, Reading] = {}
+        self._selected_readings: dict[AnswerId, Reading] = {}
 
     def mark(self, submission: Submission) -> "StudentMarks":
         """Return the marks of one student's submission; no error in an answer stops the marking of the others."""
@@ -125,16 +125,16 @@ class Marker:
         question = self.questions[question_id]
         earlier: list[EarlierAnswer] = []
         for key in earlier_ids:
-            reading = self._chosen.get(key) or Reading(key[1], None)
+            reading = self._selected_readings.get(key) or Reading(key[1], None)
             earlier.append(
                 EarlierAnswer(self.questions[key[0]], reading.text, reading.answer, self.assessments.get(key))
             )
         try:
             if (question_id, text) not in self._readings:
                 self._readings[question_id, text] = question.read(text)
-            if id not in self._chosen or not diagnose:
-                self._chosen[id] = choose_reading(question, self._readings[question_id, text], earlier)
-            reading = self._chosen[id]
+            if id not in self._selected_readings or not diagnose:
+                self._selected_readings[id] = choose_reading(question, self._readings[question_id, text], earlier)
+            reading = self._selected_readings[id]
             assessment = question.assess(reading.text, reading.answer, earlier, diagnose)
         except InputError as error:
             return Assessment(error=f"Cannot be read: {error}")
@@ -236,17 +236,17 @@ def _make_mark(question: SheetQuestion, text: str, assessment: Assessment | None
     if assessment.error:
         return replace(mark, verdict="unreadable", reason=assessment.error, mistakes=("cannot be read",))
     verdict: Verdict = "partly right" if assessment.fraction else "wrong"
-    if assessment.follows_from:
+    if assessment.error_sources:
         verdict = "follow-through"
     elif assessment.fraction == 1:
         verdict = "right"
-    shown = {"reason": assessment.hint}
+    feedback = {"reason": assessment.hint}
     if question.show_answer:
-        shown = {"reason": assessment.reason, "right_answer": assessment.right_answer}
+        feedback = {"reason": assessment.reason, "right_answer": assessment.right_answer}
     if question.hint and verdict != "right":
-        shown["reason"] = f"{shown['reason']}\nHint: {question.hint}"
+        feedback["reason"] = f"{feedback['reason']}\nHint: {question.hint}"
     points = round(assessment.fraction * question.points, 2)
-    return replace(mark, verdict=verdict, points=points, mistakes=assessment.mistakes, **shown)
+    return replace(mark, verdict=verdict, points=points, mistakes=assessment.mistakes, **feedback)
 
 
 @dataclass(frozen=True)

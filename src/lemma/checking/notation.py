@@ -36,7 +36,7 @@ _IGNORED = frozenset(",;:!>()[] \n") | frozenset(
     )
 )
 _RAISED = dict(zip("⁰¹⁴⁵⁶⁷⁸⁹⁻⁺", "01456789-+", strict=True))
-_LOWERED = dict(zip("₀₁₂₃₄₅₆₇₈₉ₐₑₒₓₕₖₗₘₙₚₛₜᵢⱼᵣᵤᵥ₋₊", "0123456789aeoxhklmnpstijruv-+", strict=True))
+_SUBSCRIPTS = dict(zip("₀₁₂₃₄₅₆₇₈₉ₐₑₒₓₕₖₗₘₙₚₛₜᵢⱼᵣᵤᵥ₋₊", "0123456789aeoxhklmnpstijruv-+", strict=True))
 _TRANSPOSE = re.compile(r"\s*(?:T|⊤|tr|t?transpose)\s*")
 _LAYER = re.compile(r"\s*[\[(<⟨]\s*([A-Za-z0-9]{1,3}|[A-Za-z]\s*[-+−]\s*1)\s*[\])>⟩]\s*")
 _NUMERATOR = re.compile(r"\s*(?:∂|d(?=\s*[^\W\d]))\s*\S.*")
@@ -46,14 +46,14 @@ _SUBSCRIPT_NEIGHBOUR = {"t-1": "prev", "t+1": "next", "i-1": "prev", "i+1": "nex
 Characters = list[tuple[str, int]]  # each with its position in the original text
 
 
-def plain_notation(text: str) -> tuple[str, list[int]]:
+def translate_notation(text: str) -> tuple[str, list[int]]:
     r"""Translate a line; return it and the original position of each character, with one more for the end.
 
-    >>> plain_notation(r"\frac{\partial J}{\partial \mathbf{v}_c} = \mathbf{U}(\hat{y} - y)^\top")[0]
+    >>> translate_notation(r"\frac{\partial J}{\partial \mathbf{v}_c} = \mathbf{U}(\hat{y} - y)^\top")[0]
     '∂ J/∂ v_c  = U(y_hat - y).T'
-    >>> plain_notation(r"dW^{(1)} = x_{t-1} \left(\delta^{2}\right), h^{T}Wx")[0]
+    >>> translate_notation(r"dW^{(1)} = x_{t-1} \left(\delta^{2}\right), h^{T}Wx")[0]
     'dW_1 = x_prev (delta^(2)), h.T Wx'
-    >>> plain_notation(r"\sum_{w=1}^{V} \hat y_w u_w - \frac{1}{n} e^{z}")[0]
+    >>> translate_notation(r"\sum_{w=1}^{V} \hat y_w u_w - \frac{1}{n} e^{z}")[0]
     '∑{w} y_hat_w u_w - ((1)/(n)) e^(z)'
     """
     characters = _Translator(text).translate()
@@ -160,13 +160,13 @@ class _Translator:
             return None
         if character in "𝟙𝟏":
             return self.emit(INDICATOR, start)
-        if character in _LOWERED and (not character.isdigit() or character in "₋₊"):
+        if character in _SUBSCRIPTS and (not character.isdigit() or character in "₋₊"):
             end = start
-            while end < self.stop and self.text[end] in _LOWERED:
+            while end < self.stop and self.text[end] in _SUBSCRIPTS:
                 end += 1
-            lowered = "".join(_LOWERED[letter] for letter in self.text[start:end])
+            subscript = "".join(_SUBSCRIPTS[letter] for letter in self.text[start:end])
             self.position = end
-            self.emit(f"_{_SUBSCRIPT_NEIGHBOUR.get(lowered, re.sub('[-+]', '', lowered))}", start)
+            self.emit(f"_{_SUBSCRIPT_NEIGHBOUR.get(subscript, re.sub('[-+]', '', subscript))}", start)
             return None
         if character in "⁻⁺" or (character in _RAISED and self.text[start + 1 : start + 2] in _RAISED):
             end = start
@@ -244,22 +244,22 @@ class _Translator:
 
     def fraction(self, start: int) -> None:
         """Translate a fraction; one of derivatives keeps the form ∂J/∂W."""
-        above, below = self.group(), self.group()
-        texts = ["".join(letter for letter, _ in part) for part in (above, below)]
+        numerator, denominator = self.group(), self.group()
+        texts = ["".join(letter for letter, _ in part) for part in (numerator, denominator)]
         if _DENOMINATOR.fullmatch(texts[1]) and (_NUMERATOR.fullmatch(texts[0]) or texts[0].strip() in ("∂", "d")):
-            self.out += [*_strip(above), ("/", start), *_strip(below)]
+            self.out += [*_strip(numerator), ("/", start), *_strip(denominator)]
             self.out.append((" ", start))
         else:
-            self.out += [("(", start), ("(", start), *above, (")", start), ("/", start), ("(", start), *below]
+            self.out += [("(", start), ("(", start), *numerator, (")", start), ("/", start), ("(", start), *denominator]
             self.out += [(")", start), (")", start)]
 
     def superscript(self, start: int) -> None:
         """Translate what follows ^: a transpose, a layer or time in brackets, or an exponent."""
-        rest = self.text[self.position : self.stop].lstrip()
-        if not rest.startswith(("{", "\\", "T", "⊤", "'", "[")):
+        remainder = self.text[self.position : self.stop].lstrip()
+        if not remainder.startswith(("{", "\\", "T", "⊤", "'", "[")):
             self.out.append(("^", start))
             return
-        if rest[0] == "[":
+        if remainder[0] == "[":
             match = re.compile(r"\s*\[\s*(\d)\s*\]").match(self.text, self.position, self.stop)
             if match:
                 self.position = match.end()
@@ -287,8 +287,8 @@ class _Translator:
     def layer(self, content: str, start: int) -> None:
         """Append a layer, time or example in brackets, such as (1), [t-1] or (i), as a subscript."""
         match = _LAYER.fullmatch(content)
-        inside = match[1].replace(" ", "").replace("−", "-") if match else ""
-        name = _SUBSCRIPT_NEIGHBOUR.get(inside, re.sub(r"[^A-Za-z0-9]", "", inside))
+        label = match[1].replace(" ", "").replace("−", "-") if match else ""
+        name = _SUBSCRIPT_NEIGHBOUR.get(label, re.sub(r"[^A-Za-z0-9]", "", label))
         tail = "".join(letter for letter, _ in self.out[-2:])
         if re.fullmatch(r"_[a-z]", tail) and re.fullmatch(r"[a-su-z]", name):  # x_j^{(i)} is x_ij
             self.out.insert(len(self.out) - 1, (name, start))
@@ -316,19 +316,19 @@ class _Translator:
         """Translate a sum over one or more indices with its bounds into ∑{index}, or ∑{index≠label}."""
         scripts = {"_": "", "^": ""}
         while True:
-            rest = self.text[self.position : self.stop]
-            space = len(rest) - len(rest.lstrip())
-            if rest.lstrip().startswith(("\\limits", "\\nolimits")):
-                self.position += space + len(re.match(r"\\[a-z]+", rest.lstrip())[0])  # pyright: ignore[reportOptionalSubscript]
+            remainder = self.text[self.position : self.stop]
+            space = len(remainder) - len(remainder.lstrip())
+            if remainder.lstrip().startswith(("\\limits", "\\nolimits")):
+                self.position += space + len(re.match(r"\\[a-z]+", remainder.lstrip())[0])  # pyright: ignore[reportOptionalSubscript]
                 continue
-            sign = rest[space : space + 1]
+            sign = remainder[space : space + 1]
             if sign not in scripts or not sign or scripts[sign]:
                 break
             self.position += space + 1
             scripts[sign] = "".join(letter for letter, _ in self.group()) or " "
-        below = re.sub(r"\s", "", scripts["_"])
-        letters = re.match(r"([a-zA-Z](?:,?[a-zA-Z])?)(?:=[01]?|∈.*|≠([a-zA-Z]))?$", below)
-        other = re.match(r"([a-zA-Z])(?:=1|∈\w+),\1≠([a-zA-Z])$", below)
+        bounds = re.sub(r"\s", "", scripts["_"])
+        letters = re.match(r"([a-zA-Z](?:,?[a-zA-Z])?)(?:=[01]?|∈.*|≠([a-zA-Z]))?$", bounds)
+        other = re.match(r"([a-zA-Z])(?:=1|∈\w+),\1≠([a-zA-Z])$", bounds)
         if other:
             self.emit(f"∑{{{other[1]}≠{other[2]}}}", start)
         elif letters and letters[2]:
@@ -336,7 +336,7 @@ class _Translator:
         elif letters:
             self.emit("".join(f"∑{{{letter}}}" for letter in letters[1].replace(",", "")), start)
         else:
-            self.emit("∑{}" if not below else f"∑{{{below}}}", start)
+            self.emit("∑{}" if not bounds else f"∑{{{bounds}}}", start)
 
 
 def _strip(characters: Characters) -> Characters:

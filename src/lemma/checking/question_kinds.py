@@ -66,7 +66,7 @@ class Assessment:
     right_answer: str | None = None  # where it can be written
     mistakes: tuple[str, ...] = ()  # those that explain it, for the teacher
     value: Fraction | None = None  # the student's number, for the questions that build on it
-    follows_from: tuple[str, ...] = ()  # earlier questions; it is right only with the student's wrong answers to these
+    error_sources: tuple[str, ...] = ()  # earlier questions; it is right only with the student's wrong answers to these
     error: str = ""  # why the answer cannot be read
     is_diagnosed: bool = False  # whether the mistake behind a wrong answer was looked for
 
@@ -88,7 +88,7 @@ class EarlierAnswer:
     @property
     def is_wrong(self) -> bool:
         """True if the answer is not right by itself."""
-        return self.assessment is not None and (self.assessment.fraction < 1 or bool(self.assessment.follows_from))
+        return self.assessment is not None and (self.assessment.fraction < 1 or bool(self.assessment.error_sources))
 
     @property
     def value(self) -> Fraction:
@@ -170,7 +170,7 @@ class ExpressionQuestion(PreparedQuestion):
 
     def assess(self, text: str, answer: Any, earlier: Sequence[EarlierAnswer], diagnose: bool) -> Assessment:
         """Mark an answer; the best of partial credit and of consistency with earlier answers counts."""
-        question, assessment = self.question, self._assess_alone(text, answer, diagnose)
+        question, assessment = self.question, self._assess_independently(text, answer, diagnose)
         if assessment.fraction == 1:
             return assessment
         fractions = [fraction for other, fraction in self.credit if self.is_same(answer, other)]
@@ -192,12 +192,12 @@ class ExpressionQuestion(PreparedQuestion):
         reason = f"Right with your own answer to {' and '.join(question.builds_on)}."
         if recurring:
             reason = f"The mistake of {' and '.join(recurring)} again, which counts only there."
-        follows_from = question.builds_on if has_mistake else ()
+        error_sources = question.builds_on if has_mistake else ()
         return replace(
-            assessment, fraction=fraction, hint=reason, reason=reason, mistakes=(), follows_from=follows_from
+            assessment, fraction=fraction, hint=reason, reason=reason, mistakes=(), error_sources=error_sources
         )
 
-    def _assess_alone(self, text: str, answer: Any, diagnose: bool) -> Assessment:
+    def _assess_independently(self, text: str, answer: Any, diagnose: bool) -> Assessment:
         """Mark an answer without regard to earlier answers and partial credit; arguments as of `assess`."""
         verdict = self.check(answer, diagnose)
         value, expected = Fraction(verdict.yours_at), Fraction(verdict.right_at)
@@ -501,9 +501,9 @@ def _is_decimal(text: str) -> bool:
     return re.fullmatch(r"\s*[-−+]?\d[\d,_]*(?:\.\d+)?(?:[eE][-+]?\d+)?\s*", text) is not None
 
 
-def _in_unit(value: Fraction, unit: str, wanted: str) -> Fraction:
+def _in_unit(value: Fraction, unit: str, target_unit: str) -> Fraction:
     """Return a value in the wanted unit; unchanged if the units are not related, such as FLOPs and parameters."""
-    (dimension, size), (other, base) = UNITS.get(unit.lower(), ("", 0)), UNITS.get(wanted.lower(), ("-", 1))
+    (dimension, size), (other, base) = UNITS.get(unit.lower(), ("", 0)), UNITS.get(target_unit.lower(), ("-", 1))
     return value * Fraction(size) / Fraction(base) if dimension == other else value
 
 
@@ -566,7 +566,7 @@ class LinesQuestion(PreparedQuestion):
         """The right answer as text, for sheets that show it; None where it is not written out."""
         if not isinstance(self.fields, ValueExercise) or not self.question.show_answer:
             return None
-        return "; ".join(describe_solution(value)[0] for value in self.fields.select_asked())
+        return "; ".join(describe_solution(value)[0] for value in self.fields.select_targets())
 
     def _resolve(self, target: Target) -> tuple[str, tuple[str, ...]]:
         """Return the canonical name of a target's value, and its labels for comparison; raise an InputError."""
@@ -589,7 +589,7 @@ class LinesQuestion(PreparedQuestion):
             except InputError as raised:
                 error = error or raised
         if not parsed:
-            parsed = self._read_asked(readings[-1].text.splitlines())
+            parsed = self._read_target(readings[-1].text.splitlines())
         if not parsed:
             raise error or InputError("there is no line to check")
         return parsed
@@ -598,7 +598,7 @@ class LinesQuestion(PreparedQuestion):
         """Return the report of the exercise on lines."""
         return self.fields.check(lines)
 
-    def _read_asked(self, lines: Sequence[str]) -> list[Reading]:
+    def _read_target(self, lines: Sequence[str]) -> list[Reading]:
         """Return a reading of only the lines that can be read, if they answer everything; [] if they do not."""
         readable: list[str] = []
         for line in lines[:MAX_LINES]:
@@ -653,14 +653,14 @@ class LinesQuestion(PreparedQuestion):
 
     def names_line(self, line: Any, name: str) -> bool:
         """Return whether a checked line is about the value of this name."""
-        written, find = self._written_name(line), getattr(self.fields, "find", None)
-        if find is not None and (value := find(written)) is not None:
+        text, find = self._line_name(line), getattr(self.fields, "find", None)
+        if find is not None and (value := find(text)) is not None:
             other = find(name)
             return other is not None and value.name == other.name
-        stated, wanted = normalize_name(written), normalize_name(name)
-        return stated == wanted or stated.endswith(f".{wanted}")
+        stated, expected = normalize_name(text), normalize_name(name)
+        return stated == expected or stated.endswith(f".{expected}")
 
-    def _written_name(self, line: Any) -> str:
+    def _line_name(self, line: Any) -> str:
         """Return the name at the start of a checked line, or all of it if it has none."""
         text = getattr(line, "name", None) or re.split(r"[=≈:]", str(line.text), maxsplit=1)[0]
         return str(text).strip().strip("$").strip()
@@ -668,9 +668,7 @@ class LinesQuestion(PreparedQuestion):
     def _has_name(self, line: Any) -> bool:
         """Return whether a checked line says which value it is about."""
         find = getattr(self.fields, "find", None)
-        return (
-            find(self._written_name(line)) is not None if find else self._written_name(line) != str(line.text).strip()
-        )
+        return find(self._line_name(line)) is not None if find else self._line_name(line) != str(line.text).strip()
 
     def explain(self, report: Any, outcomes: Mapping[str, str]) -> list[str]:
         """Return the mistakes in the wrong lines, for the teacher, each after its name if several are asked for."""
@@ -700,7 +698,7 @@ class LinesQuestion(PreparedQuestion):
         self,
         outcomes: Mapping[str, str],
         mistakes: Sequence[str],
-        follows_from: tuple[str, ...],
+        error_sources: tuple[str, ...],
         source: str,
         notes: Sequence[str],
         hint_notes: str = "",
@@ -710,7 +708,7 @@ class LinesQuestion(PreparedQuestion):
 
         Args:
             mistakes: for the teacher.
-            follows_from: earlier questions whose mistakes explain those that follow.
+            error_sources: earlier questions whose mistakes explain those that follow.
             source: clause on what follows from what; "" if nothing does.
             notes: lines of the reason, for sheets that show the right answer.
             hint_notes: sentences that students may see too.
@@ -728,12 +726,12 @@ class LinesQuestion(PreparedQuestion):
         hint += f" {source[:1].upper()}{source[1:]}." if source else ""
         hint += hint_notes
         if not {*outcomes.values()} <= {"right", "follows"}:
-            follows_from = ()
+            error_sources = ()
         if {*outcomes.values()} == {"right"}:
             mistakes = ()
         reason = "\n".join([hint, *notes])
         return Assessment(
-            fraction, reason, hint, self.right_answer, tuple(mistakes), None, follows_from, is_diagnosed=is_diagnosed
+            fraction, reason, hint, self.right_answer, tuple(mistakes), None, error_sources, is_diagnosed=is_diagnosed
         )
 
 
@@ -778,10 +776,10 @@ class GradientQuestion(LinesQuestion):
             if line.outcome == "wrong" and line.name not in following:
                 mistakes.append(f"{line.name}: {re.sub(r'^relative error [^:;]*[:;] ', '', line.reason)}")
         source = f"those that follow are right with your own answer to {' and '.join(self.question.builds_on)}"
-        given = f" Taken as given: {', '.join(assumed)}." if assumed else ""
-        follows_from = self.question.builds_on if consistent else ()
+        assumptions = f" Taken as given: {', '.join(assumed)}." if assumed else ""
+        error_sources = self.question.builds_on if consistent else ()
         return self.make_assessment(
-            outcomes, mistakes, follows_from, source if consistent else "", notes, given, is_diagnosed=diagnose
+            outcomes, mistakes, error_sources, source if consistent else "", notes, assumptions, is_diagnosed=diagnose
         )
 
 
@@ -833,8 +831,8 @@ def follow_through_samples(cell: GradientCell, lines: Sequence[str], target: str
 
 def _backpropagate(cell: GradientCell, sample: Sample, derived: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return all gradients of a cell in a sample, computed with those in `derived` in place of autograd's."""
-    values = {name: sample.values[name].clone() for name in (*cell.sizes, *cell.input_sides)}
-    for name in cell.input_sides:
+    values = {name: sample.values[name].clone() for name in (*cell.sizes, *cell.input_shapes)}
+    for name in cell.input_shapes:
         values[name].requires_grad_(f"d{name}" in cell.gradients)
     with torch.enable_grad():
         for equation in cell.equations:

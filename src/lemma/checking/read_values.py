@@ -215,8 +215,8 @@ class _ValueReader:
             return False
         end = self._find_closing(opening)
         following = self.text[end + 1 :].lstrip()[:1] if end >= 0 else ""
-        inside = self.text[opening + 1 : end]
-        is_list = "," in inside or ";" in inside
+        content = self.text[opening + 1 : end]
+        is_list = "," in content or ";" in content
         if following == "(" and not is_list:  # (2)(3), but ((1) (2)) is a list of lists
             return opening == 0 or self.text[end + 1] == "("
         return bool(following) and following in _OPERATORS and not (is_list and following in "=≈")
@@ -253,14 +253,14 @@ def read_entries(value: Any, expected: ExpectedValue, log_base: float | None = N
         number = read_arithmetic(text, expected, log_base)
         if number is not None:
             return number
-        where = f"{expected.name}: {label}: " if label else f"{expected.name}: "
-        wanted = "" if label else f" Expected: {expected.shape_text}."
+        location = f"{expected.name}: {label}: " if label else f"{expected.name}: "
+        expectation = "" if label else f" Expected: {expected.shape_text}."
         try:
             read_quantity(text)
         except InputError as error:
             if any(character.isdigit() for character in text) and not text.isalnum():
-                raise InputError(f"{where}'{text[:40]}' is not read as a number: {error}") from None
-        raise InputError(f"{where}'{text[:40]}' is not a number.{wanted}")
+                raise InputError(f"{location}'{text[:40]}' is not read as a number: {error}") from None
+        raise InputError(f"{location}'{text[:40]}' is not a number.{expectation}")
 
     if isinstance(value, dict):
         if len(expected.labels) != 1:
@@ -291,7 +291,7 @@ def read_arithmetic(
         quantity = read_quantity(text, log_base=log_base)
     except InputError:
         return None
-    if not any(character.isdigit() for character in text) and quantity.last.written is None:
+    if not any(character.isdigit() for character in text) and quantity.last.single_number is None:
         return None if text.strip().isalpha() and len(text.strip()) > 2 else _to_computed(quantity, expected)
     return _to_computed(quantity, expected)
 
@@ -407,8 +407,10 @@ class RoundedArray:
         def choose_unit(number: Any) -> float:
             if number.decimals is None or number.decimals >= fewest:
                 return float(number.unit)
-            own = 10.0**-number.decimals
-            return own if abs(number.value) >= 100 * own and (number.unit or not number.decimals) else shared
+            entry_unit = 10.0**-number.decimals
+            return (
+                entry_unit if abs(number.value) >= 100 * entry_unit and (number.unit or not number.decimals) else shared
+            )
 
         units = [choose_unit(number) for number in entries.flat]
         values = [float(number.value) for number in entries.flat]

@@ -135,9 +135,9 @@ class _Resolver:
             spec = self._spec(left)
             if condition is not None:
                 mask = self.resolve(condition)
-                whole = Node("collect", (binary("*", mask, Node("index", (variable(target),), spec)),), spec)
-                name = f"{target}{PART}{spec.written}"
-                samples = add_values(samples, name, [Evaluator(sample.values)(whole) for sample in samples])
+                collected = Node("collect", (binary("*", mask, Node("index", (variable(target),), spec)),), spec)
+                name = f"{target}{PART}{spec.text}"
+                samples = add_values(samples, name, [Evaluator(sample.values)(collected) for sample in samples])
                 masked = Node("collect", (binary("*", mask, resolved),), spec)
                 return Reading(masked, name, samples, self.is_flipped)
             return Reading(Node("collect", (resolved,), spec), target, samples, self.is_flipped)
@@ -207,9 +207,9 @@ class _Resolver:
         free = [axis for axis in (0, 1) if shape[axis] > 1]
         if len(letters) > len(free):
             raise InputError(f"{node.value}: {node.children[0].value} has fewer than {len(letters)} indices.")
-        known = [letter for letter in letters if letter in self.labels]
-        if known and max(self.values[self.labels[known[0]]].shape) not in shape:
-            raise InputError(f"{node.value}: {node.children[0].value} has no position {known[0]}.")
+        label_letters = [letter for letter in letters if letter in self.labels]
+        if label_letters and max(self.values[self.labels[label_letters[0]]].shape) not in shape:
+            raise InputError(f"{node.value}: {node.children[0].value} has no position {label_letters[0]}.")
         if len(letters) == 2 or len(free) == 1:
             return list(zip(letters, reversed(free) if self.is_transposed else free, strict=False))
         letter = letters[0]
@@ -235,9 +235,9 @@ class _Resolver:
         for letter, axis in self._axes(node):
             if letter in self.labels:
                 continue
-            known = self.lengths.setdefault(letter, (name, axis))
-            if self.values[known[0]].shape[known[1]] != shape[axis]:
-                raise InputError(f"the index {letter} runs over different sizes in {known[0]} and {name}.")
+            first_axis = self.lengths.setdefault(letter, (name, axis))
+            if self.values[first_axis[0]].shape[first_axis[1]] != shape[axis]:
+                raise InputError(f"the index {letter} runs over different sizes in {first_axis[0]} and {name}.")
             positions[axis] = self.letters.index(letter)
         return IndexSpec(node.value, name, (positions[0], positions[1]), len(self.letters), self.is_flipped)
 
@@ -371,13 +371,13 @@ class _Resolver:
             shape = self.values[one_hot.value].shape
             if min(shape) == 1:
                 return Node("index", (one_hot,), self._spec(Node("index", (one_hot,), f"{one_hot.value}_{first}")))
-            others = [letter for letter in self.letters if letter != first and letter in self.lengths]
+            candidates = [letter for letter in self.letters if letter != first and letter in self.lengths]
             length = self._length(first)
-            rows = [letter for letter in others if self._length(letter) in shape and self._length(letter) != length]
+            rows = [letter for letter in candidates if self._length(letter) in shape and self._length(letter) != length]
             if len(rows) == 1 and length in shape:
                 order = rows[0] + first if shape[0] == self._length(rows[0]) else first + rows[0]
-                written = Node("index", (one_hot,), f"{one_hot.value}_{order}")
-                return Node("index", (one_hot,), self._spec(written))
+                indexed = Node("index", (one_hot,), f"{one_hot.value}_{order}")
+                return Node("index", (one_hot,), self._spec(indexed))
             raise InputError(f"{first} = {second}: write the one-hot input {one_hot.value} with its indices instead.")
         if second not in self.letters or first not in self.lengths:
             raise InputError(f"{first} = {second}: {second} is neither an index nor a label of this function.")
@@ -420,12 +420,12 @@ class _Resolver:
 
     def _resolve_cases(self, node: Node) -> Node:
         """Return the sum of all cases, each times the indicator of its condition."""
-        terms, rest = list[Node](), _ONE
+        terms, remainder = list[Node](), _ONE
         for branch, condition in zip(node.children, node.value, strict=True):
-            indicator = self.resolve(condition) if condition is not None else rest
+            indicator = self.resolve(condition) if condition is not None else remainder
             terms.append(binary("*", indicator, self.resolve(branch)))
             if condition is not None:
-                rest = binary("-", rest, indicator)
+                remainder = binary("-", remainder, indicator)
         return reduce(lambda first, second: binary("+", first, second), terms)
 
 
@@ -439,5 +439,5 @@ def _special_operand(node: Node) -> str:
 
 def _letters(node: Node) -> list[str]:
     """Return the indices of a name, such as ["i", "j"] for W_ij."""
-    written = node.value.written if isinstance(node.value, IndexSpec) else str(node.value)
-    return list(written.rpartition("_")[2])
+    text = node.value.text if isinstance(node.value, IndexSpec) else str(node.value)
+    return list(text.rpartition("_")[2])

@@ -120,7 +120,7 @@ class RepairContext:
     def available_shapes(self) -> dict[str, Shape]:
         """The shape of every name that a repair may use, by name; names derived only after the target are left out."""
         cell, available = self.cell, self.cell.available_for(self.target)
-        names = (*cell.input_sides, *cell.steps, *cell.gradients)
+        names = (*cell.input_shapes, *cell.steps, *cell.gradients)
         return {name: self.sample.values[name].shape for name in names if name in available}
 
     @cached_property
@@ -398,8 +398,8 @@ def subtract_targets(tree: Node, context: RepairContext) -> Rewrites:
             yield path, variable(name), f"{name} instead of 1"
             for index in indexed:
                 if values[index.children[0].value].shape == values[name].shape:
-                    letters = index.value.written.rpartition("_")[2]
-                    spec = replace(index.value, name=name, written=f"{name}_{letters}")
+                    letters = index.value.text.rpartition("_")[2]
+                    spec = replace(index.value, name=name, text=f"{name}_{letters}")
                     one_hot = Node("index", (variable(name),), spec)
                     yield path, one_hot, f"{one_hot} instead of 1, which is right only where {one_hot} = 1"
     for path, node in walk(tree):
@@ -410,8 +410,8 @@ def subtract_targets(tree: Node, context: RepairContext) -> Rewrites:
             elif node.op == "index" and node.children[0].value in cell.steps:
                 base = node.children[0].value
                 if values[base].shape == values[name].shape:
-                    letters = node.value.written.rpartition("_")[2]
-                    spec = replace(node.value, name=name, written=f"{name}_{letters}")
+                    letters = node.value.text.rpartition("_")[2]
+                    spec = replace(node.value, name=name, text=f"{name}_{letters}")
                     target = Node("index", (variable(name),), spec)
             if target is not None:
                 yield path, binary("-", node, target), f"the term -{target} is missing: {node} - {target}"
@@ -420,7 +420,7 @@ def subtract_targets(tree: Node, context: RepairContext) -> Rewrites:
 def scale_parts(tree: Node, context: RepairContext) -> Rewrites:
     """Yield rewrites that multiply or divide a part by a size or scalar input: epsilon / K instead of epsilon."""
     sizes = [variable(size) for size in context.cell.sizes]
-    scalars = [variable(name) for name, shape in context.cell.input_sides.items() if not shape]
+    scalars = [variable(name) for name, shape in context.cell.input_shapes.items() if not shape]
     factors = [*sizes, *scalars, *(binary("-", _ONE, scalar) for scalar in scalars), Node("number", value="2")]
     operands = _product_operands(tree)
     for path, node in walk(tree):
@@ -537,7 +537,7 @@ def multiply_derivatives(tree: Node, context: RepairContext) -> Rewrites:
 def multiply_names(tree: Node, context: RepairContext) -> Rewrites:
     """Yield rewrites that multiply a node elementwise by a named value of the same shape."""
     factors = [(variable(name), shape) for name, shape in context.available_shapes.items()]
-    scalars = {name for name, shape in context.cell.input_sides.items() if not shape}
+    scalars = {name for name, shape in context.cell.input_shapes.items() if not shape}
     for path, node in walk(tree):
         if node.op == "name" and node.value in scalars:
             for factor, shape in factors:
@@ -549,7 +549,7 @@ def multiply_names(tree: Node, context: RepairContext) -> Rewrites:
 def multiply_scales(tree: Node, context: RepairContext) -> Rewrites:
     """Yield rewrites that multiply or divide the whole by a size or its root, a scalar input, or 2."""
     sizes = [variable(size) for size in context.cell.sizes]
-    scalars = [variable(name) for name, shape in context.cell.input_sides.items() if not shape]
+    scalars = [variable(name) for name, shape in context.cell.input_shapes.items() if not shape]
     for number in (*(Node("sqrt", (size,)) for size in sizes), *sizes, *scalars, Node("number", value="2")):
         yield (), binary("/", tree, number), f"the factor 1/{number} is missing"
         yield (), binary("*", tree, number), f"the factor {number} is missing"
@@ -596,7 +596,7 @@ def add_sibling_terms(tree: Node, context: RepairContext) -> Rewrites:
 def add_terms(tree: Node, context: RepairContext) -> Rewrites:
     """Yield rewrites that add to the whole a named value, a product of two, or a gradient times a transposed input."""
     terms = [variable(name) for name, shape in context.available_shapes.items() if shape == context.shape]
-    scalars = [variable(name) for name, shape in context.cell.input_sides.items() if not shape]
+    scalars = [variable(name) for name, shape in context.cell.input_shapes.items() if not shape]
     sizes = [variable(size) for size in context.cell.sizes]
     products = [binary("*", scalar, term) for scalar in scalars for term in terms]
     terms += [_ONE, *products, *scalars, *(binary("/", scalar, size) for scalar in scalars for size in sizes)]
@@ -605,7 +605,7 @@ def add_terms(tree: Node, context: RepairContext) -> Rewrites:
     for name in context.cell.gradients:  # times a transposed matrix, from either side
         gradient, (rows, columns) = variable(name), context.matrices.get(name, (0, 0))
         for matrix, (height, width) in context.matrices.items():
-            if matrix not in context.cell.input_sides:
+            if matrix not in context.cell.input_shapes:
                 continue
             if height == rows and (width, columns) == context.shape:
                 terms.append(binary("@", transpose(variable(matrix)), gradient))

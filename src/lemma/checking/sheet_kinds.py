@@ -222,10 +222,10 @@ class DerivationCheck(Exercise):
         if report.first_wrong or not steps:
             return report
         end = re.split(r"=", steps[-1])[-1]
-        forms = [_list_terms(text) for text in (end, self.value, self.start)]
-        if forms[0] == forms[1]:
+        term_lists = [_list_terms(text) for text in (end, self.value, self.start)]
+        if term_lists[0] == term_lists[1]:
             return report
-        if forms[0] == forms[2]:
+        if term_lists[0] == term_lists[2]:
             number = len(steps) + 1
             wrong = DerivationStep(number, steps[-1], "wrong", "the derivation ends where it began")
             return DerivationReport(report.name, (*report.lines[:-1], wrong))

@@ -73,14 +73,14 @@ class SheetQuestion(Spec):
         if not isinstance(exercise, Mapping):
             exercise = {} if exercise == "" else _find_exercise(exercise, Path())
         fields = {name: value for name, value in data.items() if name in cls.model_fields}
-        others = {name: value for name, value in data.items() if name not in cls.model_fields}
-        if twice := sorted(others.keys() & exercise.keys()):
+        exercise_fields = {name: value for name, value in data.items() if name not in cls.model_fields}
+        if twice := sorted(exercise_fields.keys() & exercise.keys()):
             raise ValueError(f"{twice[0]}: is given twice, at the top level and under exercise. Leave one out.")
-        others = {**exercise, **others}
-        kind = others.pop("kind", "")
+        exercise_fields = {**exercise, **exercise_fields}
+        kind = exercise_fields.pop("kind", "")
         if kind and fields.get("kind") and kind != fields["kind"]:
             raise ValueError(f"kind: the exercise is of kind {kind}, not {fields['kind']}. Leave kind out.")
-        return {**fields, "kind": fields.get("kind") or kind, "exercise": others}
+        return {**fields, "kind": fields.get("kind") or kind, "exercise": exercise_fields}
 
     @model_validator(mode="after")
     def _check_fields(self) -> Self:
@@ -207,8 +207,8 @@ def _find_earlier(question: SheetQuestion, earlier: Sequence[SheetQuestion]) -> 
         ids = {other.id for other in earlier}
         words = re.findall(r"(?<![\w.])[^\W\d][\w.-]*", question.value)
         sources = [other for other in earlier if re.search(rf"(?<!\w){re.escape(other.id)}(?!\w)", question.value)]
-        known = {id.casefold() for id in ids if len(id) > 1}  # a single letter may be a symbol in another case
-        misspelled = [word for word in words if word not in ids and word.casefold() in known]
+        folded_ids = {id.casefold() for id in ids if len(id) > 1}  # a single letter may be a symbol in another case
+        misspelled = [word for word in words if word not in ids and word.casefold() in folded_ids]
         if misspelled or (words and not sources and question.kind == "number"):
             choices = sorted(ids) or ["a number, since there are no earlier questions"]
             raise InputError(f"value: {describe_unknown('question', (misspelled or words)[0], choices)}")

@@ -28,7 +28,7 @@ QUEUE_HEADER = """\
 
 @dataclass(frozen=True)
 class Decision:
-    """What a teacher decided on an answer: its points, or how it is read."""
+    """A decision of a teacher on an answer: its points, or how it is read."""
 
     points: float | None = None
     read_as: str = ""
@@ -122,8 +122,8 @@ def read_queue(path: Path, points: Mapping[str, float]) -> list[QueuedAnswer]:
             raise InputError(f"{label}: answer and read_as: texts are expected.")
         if value is not None and read_as:
             raise InputError(f"{label}: has points and read_as. Leave one out.")
-        given = None if value is None else _read_points(label, value, points[question])
-        decision = Decision(given, read_as, _read_comment(label, table))
+        decided_points = None if value is None else _read_points(label, value, points[question])
+        decision = Decision(decided_points, read_as, _read_comment(label, table))
         students, why = table.get("students", []), str(table.get("why", ""))
         students = tuple(map(str, students)) if isinstance(students, list) else ()
         answers.append(QueuedAnswer(question, answer, students, why, points[question], decision))
@@ -185,16 +185,16 @@ def resolve_overrides(
     Raises:
         InputError: for an unknown student or question, for more points than a question has, for two of the same mark.
     """
-    found: dict[tuple[str, str], Override] = {}
+    resolved: dict[tuple[str, str], Override] = {}
     for number, override in enumerate(overrides, 1):
         label = f"{path}: override {number}"
         student = students[_find_name(label, "student", override.student, students)]
         question = _find_name(label, "question", override.question, points)
         _read_points(label, override.points, points[question])
-        if (student, question) in found:
+        if (student, question) in resolved:
             raise InputError(f"{label}: {student}, {question} is changed twice. Leave one out.")
-        found[student, question] = override
-    return found
+        resolved[student, question] = override
+    return resolved
 
 
 def compare_marks(previous: Path | str, current: Mapping[tuple[str, str], Mapping[str, Any]]) -> tuple[MarkChange, ...]:

@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from lemma.checking.notation import plain_notation
+from lemma.checking.notation import translate_notation
 from lemma.counting.polynomial import MAX_DIGITS, FormulaTooLarge, spend
 from lemma.errors import InputError
 
@@ -136,15 +136,15 @@ def _scan(
 
 # The alphabet of formulas: Python-like, or simple LaTeX.
 
-_RAISED, _LOWERED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "₀₁₂₃₄₅₆₇₈₉ₐₑₒₓₕₖₗₘₙₚₛₜᵢᵣᵤᵥⱼ"
-_LETTER = rf"(?![{_RAISED}{_LOWERED}])[^\W\d_]"
+_RAISED, _SUBSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "₀₁₂₃₄₅₆₇₈₉ₐₑₒₓₕₖₗₘₙₚₛₜᵢᵣᵤᵥⱼ"
+_LETTER = rf"(?![{_RAISED}{_SUBSCRIPTS}])[^\W\d_]"
 _STYLE = r"\\(?:text(?:rm|it|bf|sf|tt)?|math(?:rm|it|bf|sf|tt|cal|bb)|operatorname|boldsymbol)(?![A-Za-z])"
 _AROUND = r"\\(?:begin|end)\s*\{[A-Za-z]+\*?\}|\\(?:left|right|[Bb]igg?[lrm]?)(?![A-Za-z])"
 _WORD = rf"(?:{_LETTER})(?:{_LETTER}|[0-9])*"
-_PLAIN_TAIL = rf"\\?_(?:{_LETTER}|[0-9])+"
-_INNER = rf"\s*((?:{_LETTER}|[0-9])+(?:{_PLAIN_TAIL})*)\s*"
+_SUBSCRIPT_TAIL = rf"\\?_(?:{_LETTER}|[0-9])+"
+_INNER = rf"\s*((?:{_LETTER}|[0-9])+(?:{_SUBSCRIPT_TAIL})*)\s*"
 _STYLED = rf"{_STYLE}\s*\{{{_INNER}\}}"
-_BOUND_TAIL = rf"\\?_\s*(?:\{{\s*{_STYLED}\s*\}}|\{{{_INNER}\}}|{_STYLED})|([{_LOWERED}]+)"
+_BOUND_TAIL = rf"\\?_\s*(?:\{{\s*{_STYLED}\s*\}}|\{{{_INNER}\}}|{_STYLED})|([{_SUBSCRIPTS}]+)"
 _THOUSANDS = r"[0-9]{1,3}(?:(?:,|_|\{,\}|\\,|[\u00a0\u2009\u202f])[0-9]{3})+(?![0-9])"  # a blank may be a product
 _SUM, _PRODUCT = r"(?:\\sum(?![A-Za-z])|[∑Σ]|sum)", r"(?:\\prod(?![A-Za-z])|[∏Π]|prod)"
 _FORMULA_ALPHABET = {
@@ -152,7 +152,7 @@ _FORMULA_ALPHABET = {
     "big": rf"({_SUM}|{_PRODUCT})\s*(?:\\limits)?\s*_\s*\{{\s*((?:{_LETTER})|\\ell)\s*=",
     "space": rf"\s+|&|\$+|~|\\[()\[\],;:!> ]|\\q?quad(?![A-Za-z])|{_AROUND}|{_STYLE}",
     "number": rf"((?:{_THOUSANDS}|[0-9]+(?:_[0-9]+)*)(?:\.[0-9]+)?|\.[0-9]+)([eE][+-]?[0-9]+)?",
-    "name": rf"({_WORD}(?:{_PLAIN_TAIL})*)(?:{_BOUND_TAIL})?",
+    "name": rf"({_WORD}(?:{_SUBSCRIPT_TAIL})*)(?:{_BOUND_TAIL})?",
     "raised": rf"[{_RAISED}]+",
     "^": r"\^|\*\*",
     "*": r"\*|\\(?:cdot|times|ast)(?![A-Za-z])",
@@ -256,8 +256,8 @@ def derivation_tokens(source: SourceText) -> list[Token]:
     if len(source.text) > MAX_LINE_CHARS:
         message = f"a line has at most {MAX_LINE_CHARS} characters, not {len(source.text)}."
         raise source.error_at(MAX_LINE_CHARS - 1, message)
-    plain, positions = plain_notation(source.text)
-    translated = _TranslatedText(plain, source.label, source, positions)
+    translation, positions = translate_notation(source.text)
+    translated = _TranslatedText(translation, source.label, source, positions)
 
     def make_tokens(kind: str, match: re.Match[str]) -> list[Token]:
         text, position = match.group(), match.start()
@@ -267,10 +267,10 @@ def derivation_tokens(source: SourceText) -> list[Token]:
         if kind == "superscript" and text != "ᵀ":
             return [Token("^", "^", position), Token("number", str(unicodedata.digit(text)), position)]
         if kind == "name":
-            return [Token(kind, plain_name(text), position)]
+            return [Token(kind, to_ascii_name(text), position)]
         if kind == "gradient":  # ∂L/∂z is dz
             value = next(group for group in match.groups() if group)
-            return [Token("name", f"d{plain_name(value.lstrip('_'))}", position)]
+            return [Token("name", f"d{to_ascii_name(value.lstrip('_'))}", position)]
         if kind == "sum":
             return [Token(kind, match[1], position)]
         if kind == "string":
@@ -287,10 +287,10 @@ def derivation_tokens(source: SourceText) -> list[Token]:
     return [*tokens, Token("end", "the end of the line", len(source.text))]
 
 
-def plain_name(name: str) -> str:
+def to_ascii_name(name: str) -> str:
     """Return a name with its Greek letters, accents and subscripts written out, as in y_hat for ŷ.
 
-    >>> [plain_name(name) for name in ("ŷ", "δ₁", "c̃", "h_{t-1}", "dα", "a_t")]
+    >>> [to_ascii_name(name) for name in ("ŷ", "δ₁", "c̃", "h_{t-1}", "dα", "a_t")]
     ['y_hat', 'delta1', 'c_tilde', 'h_prev', 'dalpha', 'a_t']
     """
     result = ""

@@ -92,7 +92,7 @@ def _build_units() -> dict[str, UnitEntry]:
 
 UNITS = _build_units()
 _BITS = {name for name, entry in UNITS.items() if name.lower() in ("bit", "bits")}
-_BY_LOWERED = {
+_UNIT_BY_LOWERCASE = {
     name.lower(): entry for name, entry in UNITS.items() if len(name) > 2 or name in ("KB", "MB", "GB", "TB", "PB")
 }
 
@@ -111,7 +111,7 @@ def find_unit(name: str, has_bits: bool = False) -> UnitEntry | None:
         return None
     if name in _BITS and not has_bits:
         return UnitEntry(Fraction(1))
-    entry = UNITS.get(name) or (_BY_LOWERED.get(name.lower()) if len(name) > 1 else None)
+    entry = UNITS.get(name) or (_UNIT_BY_LOWERCASE.get(name.lower()) if len(name) > 1 else None)
     if entry is None and name.lower() in NOUNS:
         return UnitEntry(Fraction(1))
     return entry
@@ -139,6 +139,8 @@ def describe_dimension(dimension: Dimension) -> str:
     """
     if not dimension:
         return "a plain number"
-    above = [BASE_UNITS[name] + (f"^{power}" if power > 1 else "") for name, power in dimension if power > 0]
-    below = [BASE_UNITS[name][:-1] + (f"^{-power}" if power < -1 else "") for name, power in dimension if power < 0]
-    return " per ".join(filter(None, ["·".join(above) or "1", "·".join(below)]))
+    numerator = [BASE_UNITS[name] + (f"^{power}" if power > 1 else "") for name, power in dimension if power > 0]
+    denominator = [
+        BASE_UNITS[name][:-1] + (f"^{-power}" if power < -1 else "") for name, power in dimension if power < 0
+    ]
+    return " per ".join(filter(None, ["·".join(numerator) or "1", "·".join(denominator)]))

@@ -84,8 +84,8 @@ _NUMBER_AFTER_VERB = re.compile(
     r"(?:[a-zA-Z]+\s+){0,20}(?:is|has|have|are|of|total)\s+(?P<number>[~≈]?\d.*?)[\s.]*", re.DOTALL
 )
 _UNIT = re.compile(r"(?P<number>.*?[\d)%])\s*(?P<unit>[a-zA-Zµμ/ -]*)\.?\s*", re.DOTALL)
-_TRAILING_REMARK = re.compile(r"\s*\([^()\d=+*/^]*\)\s*$")
-_ABOUT = re.compile(
+_TRAILING_NOTE = re.compile(r"\s*\([^()\d=+*/^]*\)\s*$")
+_APPROXIMATION = re.compile(
     r"\s*(?:≈|~|≃|≅|approximately|approx\.?|about|roughly|around|circa|ca\.?|\\approx|\\sim(?:eq)?)\s*", re.I
 )
 _CHAIN = re.compile(r"(?<![<>!=])=(?!=)|≈|≃|≅|\\approx(?![a-z])")
@@ -249,7 +249,7 @@ def _formula_candidates(text: str) -> list[str]:
     """Return texts that may be the formula: the text, then without remarks, words after it, or a name before it."""
     candidates = [text]
     core = text
-    if (match := _TRAILING_REMARK.search(core)) and _is_harmless(match[0]):
+    if (match := _TRAILING_NOTE.search(core)) and _is_harmless(match[0]):
         core = core[: match.start()]
         candidates.append(core)
     if (match := _TRAILING_WORDS.fullmatch(core)) and _is_harmless(match["words"]):
@@ -308,7 +308,7 @@ def number_readings(text: str, read: Callable[[str], WrittenNumber], question_id
         read: the parser of a number, which raises an InputError.
         question_id: the name of the question, which may come before the answer.
     """
-    cleaned = _plain_digits(clean_answer(text, question_id))
+    cleaned = _normalize_digits(clean_answer(text, question_id))
     lines = _split_lines(cleaned)[-MAX_WORKING_LINES:]
     if not lines:
         raise InputError("the number is empty")
@@ -337,7 +337,7 @@ def number_readings(text: str, read: Callable[[str], WrittenNumber], question_id
             readings.append(Reading(text, WrittenNumber(str(total), total, Fraction(0)), is_sure=False))
     for candidate in _unsure_candidates(text, cleaned):
         try:
-            readings.append(Reading(candidate, read(_plain_digits(candidate)), is_sure=False))
+            readings.append(Reading(candidate, read(_normalize_digits(candidate)), is_sure=False))
         except InputError:
             continue
     if not readings:
@@ -345,7 +345,7 @@ def number_readings(text: str, read: Callable[[str], WrittenNumber], question_id
     return readings
 
 
-def _plain_digits(text: str) -> str:
+def _normalize_digits(text: str) -> str:
     r"""Return a text with LaTeX's separators and powers as plain ones: 11{,}250, 1.1 \times 10^{4}, 2**20."""
     text = re.sub(r"(?<=\d)(?:\{,\}|\\[,;: ])(?=\d)", ",", text)
     text = re.sub(r"(?<=\d)'(?=\d{3}\b)", ",", text)
@@ -355,20 +355,20 @@ def _plain_digits(text: str) -> str:
 
 def _read_member(text: str, read: Callable[[str], WrittenNumber], is_rounded: bool) -> WrittenNumber:
     """Return the number that a member of a chain states: a number with words around it, or a computation."""
-    about = "about " if is_rounded else ""
+    prefix = "about " if is_rounded else ""
     core = text
-    if (match := _TRAILING_REMARK.search(core)) and not _NEGATION.search(match[0]):
+    if (match := _TRAILING_NOTE.search(core)) and not _NEGATION.search(match[0]):
         core = core[: match.start()]
     before, _, after = core.partition(";")
     core = before.strip() if not re.search(r"\d", after) and not _NEGATION.search(after) else core
-    candidates = [about + core]
+    candidates = [prefix + core]
     if match := _NAME_BEFORE_SIGN.fullmatch(core):
-        candidates.append(about + match["rest"])
+        candidates.append(prefix + match["rest"])
     if not _NEGATION.search(core):
         if (match := _NUMBER_IN_WORDS.fullmatch(core)) and _is_harmless(match["words"]):
-            candidates.append(about + core[match.start("number") :])
+            candidates.append(prefix + core[match.start("number") :])
         if match := _NUMBER_AFTER_VERB.fullmatch(core):
-            candidates.append(about + match["number"])
+            candidates.append(prefix + match["number"])
     error: InputError | None = None
     for candidate in candidates:
         try:
@@ -445,8 +445,8 @@ def convert_unit(number: WrittenNumber, unit: str, expected: str) -> WrittenNumb
     """
     if not unit or singular(unit) == singular(expected):
         return number
-    (dimension, size), (wanted, base) = UNITS.get(unit, ("", 0)), UNITS.get(expected.lower(), ("-", 1))
-    if dimension != wanted:
+    (dimension, size), (expected_dimension, base) = UNITS.get(unit, ("", 0)), UNITS.get(expected.lower(), ("-", 1))
+    if dimension != expected_dimension:
         return None
     factor = Fraction(size) / Fraction(base)
     return WrittenNumber(number.text, number.value * factor, number.unit * factor, number.decimals)
@@ -521,8 +521,8 @@ def _write_accent(match: re.Match[str]) -> str:
 
 def _reduce_chain(line: str) -> str:
     """Return a line NAME = a = b with the last member alone, and without words after a number."""
-    name, sign, rest = line.partition("=")
-    members = [part.strip() for part in _CHAIN.split(rest) if part.strip()]
+    name, sign, chain = line.partition("=")
+    members = [part.strip() for part in _CHAIN.split(chain) if part.strip()]
     if not sign or not members:
         return line
     value = members[-1]
@@ -546,5 +546,5 @@ def _convert_percent(lines: list[str]) -> list[Reading]:
         number = Fraction(f"{match[1].replace('−', '-')}.{match[2] or '0'}") / 100
         return f"{float(number):.{min(digits, 15)}f}"
 
-    whole = pattern.sub(lambda match: match[0].rstrip("%\\ "), text)
-    return [Reading(pattern.sub(divide, text), None), Reading(whole, None, is_sure=False)]
+    without_sign = pattern.sub(lambda match: match[0].rstrip("%\\ "), text)
+    return [Reading(pattern.sub(divide, text), None), Reading(without_sign, None, is_sure=False)]

@@ -24,10 +24,10 @@ Formula = Annotated[
 ]
 
 
-def _add_formula_command(quantity: str, about: str) -> None:
-    """Add the command `lemma check QUANTITY` for formulas; `about` is its help text."""
+def _add_formula_command(quantity: str, help_text: str) -> None:
+    """Add the command `lemma check QUANTITY` for formulas; `help_text` is shown by --help."""
 
-    @app.command(quantity, help=about)
+    @app.command(quantity, help=help_text)
     def check_formula(model: Model, formula: Formula, sizes: Sizes = None, json: Json = False) -> None:
         from lemma.api import check
 

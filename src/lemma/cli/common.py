@@ -190,10 +190,12 @@ def with_options(
             command(**{parameter: present}, **values)
 
         declared = inspect.signature(command, eval_str=True).parameters.values()
-        own = [each.replace(kind=keyword) for each in declared if each.name != parameter]
-        arguments = [each for each in own if "Argument" in repr(each.annotation)]
-        own = [each for each in own if each not in arguments]
-        signature = inspect.Signature([*arguments, *added[:num_first], *own, *(added[num_first:] if num_first else ())])
+        parameters = [each.replace(kind=keyword) for each in declared if each.name != parameter]
+        arguments = [each for each in parameters if "Argument" in repr(each.annotation)]
+        parameters = [each for each in parameters if each not in arguments]
+        signature = inspect.Signature(
+            [*arguments, *added[:num_first], *parameters, *(added[num_first:] if num_first else ())]
+        )
         setattr(run, "__signature__", signature)  # noqa: B010
         run.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
         return run

@@ -22,7 +22,7 @@ from lemma.errors import SpecError
 SLOW_MESSAGE = "Reading the formulas off the module, at many small sizes; they are kept for the next time."
 
 
-Form = StrEnum("Form", ["text", "markdown", "latex", "html"])
+OutputFormat = StrEnum("OutputFormat", ["text", "markdown", "latex", "html"])
 Level = StrEnum("Level", ["part", "layer", "module"])
 Emit = StrEnum("Emit", ["python", "latex", "json", "markdown"])
 Causal = StrEnum("Causal", ["full", "half"])
@@ -63,7 +63,7 @@ OPTIONS = {
         float, "CPU time limit for all formulas; what remains is measured without one.", "SECONDS", default=120.0
     ),
     "memory_limit": option(float, "Maximum size of the weights in runs on real tensors.", "MIB", default=256.0),
-    "form": option(Form, "Output format.", names="--format", default=Form.text),
+    "form": option(OutputFormat, "Output format.", names="--format", default=OutputFormat.text),
 }
 
 
@@ -107,10 +107,10 @@ def count(
     settings |= {"quantities": quantities, "causal": str(options["causal"])}
     if len(names) == 2:
         by_model = {letter: _take_settings(sizes, f"{letter}.") for letter in MODEL_LETTERS}
-        own_sizes = {"first_sizes": by_model["A"], "second_sizes": by_model["B"]}
+        model_sizes = {"first_sizes": by_model["A"], "second_sizes": by_model["B"]}
         try:
             with announce_if_slow(SLOW_MESSAGE):
-                comparison = lemma.count.compare(*names, **own_sizes, **settings, **sizes)
+                comparison = lemma.count.compare(*names, **model_sizes, **settings, **sizes)
         except SpecError as error:
             name = next((name for name in sizes if "." not in name), None)
             hint = f" Sizes are for both models; {name} of one of them is A.{name} or B.{name}." if name else ""
@@ -145,18 +145,18 @@ def _check_options(options: dict[str, Any], num_models: int) -> None:
     """Raise SpecError if options do not go together."""
     actions = {"by": "--by", "emit": "--emit", "solve": "--solve", "total": "--total", "against": "--against"}
     actions |= {"draw": "--draw", "plan": "--plan"}
-    chosen = [flag for name, flag in actions.items() if options.get(name)]
-    if len({*chosen} - {"--total"}) > 1:
-        raise SpecError(f"{' and '.join(chosen)} do not go together. Choose one of them.")
-    if num_models == 2 and chosen:
-        raise SpecError(f"{chosen[0]} takes one MODEL, got 2. Two models are compared without it.")
+    selected_actions = [flag for name, flag in actions.items() if options.get(name)]
+    if len({*selected_actions} - {"--total"}) > 1:
+        raise SpecError(f"{' and '.join(selected_actions)} do not go together. Choose one of them.")
+    if num_models == 2 and selected_actions:
+        raise SpecError(f"{selected_actions[0]} takes one MODEL, got 2. Two models are compared without it.")
     if (out := options.get("out")) and not out.parent.is_dir():
         raise SpecError(f"--out {out}: there is no folder {out.parent}. Make it first, or choose another one.")
     if "out" in options and not (options["plan"] or options.get("emit")):
         raise SpecError("--out belongs to --plan and --emit; of an account use --format html, markdown or latex.")
     if "at" in options and not options.get("by"):
         raise SpecError("--at belongs to --by, as in: lemma count decoder --by part --at T=1024,8192")
-    if options.get("emit") and options["form"] is not Form.text:
+    if options.get("emit") and options["form"] is not OutputFormat.text:
         raise SpecError("--emit and --format do not go together. --emit has a form of its own, as in --emit latex.")
 
 
@@ -178,12 +178,16 @@ def _read_columns(texts: list[str] | None) -> dict[str, list[int]] | None:
     return columns or None
 
 
-def _print(result: Any, json: bool, form: Any) -> None:
+def _print(result: Any, json: bool, output_format: Any) -> None:
     """Print a result as text or JSON, or in the form of --format."""
-    if json or form is Form.text:
+    if json or output_format is OutputFormat.text:
         return print_result(result, json)
-    forms = {Form.markdown: result.markdown, Form.latex: result.latex, Form.html: result._repr_html_}
-    return typer.echo(forms[form]())
+    renderers = {
+        OutputFormat.markdown: result.markdown,
+        OutputFormat.latex: result.latex,
+        OutputFormat.html: result._repr_html_,
+    }
+    return typer.echo(renderers[output_format]())
 
 
 def _solve(

@@ -97,8 +97,8 @@ Out = Annotated[
     ),
 ]
 CASE, GRAPH_CASE = (
-    Declared(Annotated[str | None, typer.Argument(metavar="FILE|EXAMPLE", help=about)])
-    for about in (
+    Declared(Annotated[str | None, typer.Argument(metavar="FILE|EXAMPLE", help=help_text)])
+    for help_text in (
         "TOML file, or name of an example. Default: list the examples.",
         "TOML file, table of edges (.csv), or example. Default: list the examples.",
     )
@@ -150,7 +150,7 @@ WORKED: dict[str, tuple[dict[str, Declared], int, str]] = {  # view: its options
 
 def _make_command(view: str) -> Callable[..., None]:
     """Return the command of a view (`attention`, `cross` …) that works a case by hand."""
-    options, digits, about = WORKED[view]
+    options, digits, help_text = WORKED[view]
 
     def work(
         full: Full = False,
@@ -166,7 +166,7 @@ def _make_command(view: str) -> Callable[..., None]:
             settings["mask"] = str(settings["mask"])
         _look(view, None if list_ else case, {**settings, "full": full, "decimals": decimals}, out, json)
 
-    work.__doc__ = cleandoc(about)
+    work.__doc__ = cleandoc(help_text)
     return with_options("settings", options)(work)
 
 

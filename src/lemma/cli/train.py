@@ -73,10 +73,10 @@ def train(
     reject_loose_files(files, data)
     if option == "text":
         data["text"] = [*data["text"], *files]
-    others = api.pop_data_settings(settings)  # the other settings are in the choice
+    extra_settings = api.pop_data_settings(settings)  # the other settings are in the choice
     if "epochs" in settings:  # with steps, to report that both are set
-        others |= {name: settings[name] for name in ("epochs", "steps") if name in settings}
-    return print_result(api.train(choice, out=out, overwrite=overwrite, **data, **others), json)
+        extra_settings |= {name: settings[name] for name in ("epochs", "steps") if name in settings}
+    return print_result(api.train(choice, out=out, overwrite=overwrite, **data, **extra_settings), json)
 
 
 def _print_settings(model: str, as_json: bool) -> None:

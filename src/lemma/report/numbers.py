@@ -213,12 +213,12 @@ MAX_POWER_OF_TEN_IN_ARITHMETIC = 300
 MAX_RELATIVE_ERROR = Fraction(1, 20)  # of a rounded number: 1e7 alone may be off by a third, and says too little
 SIZES_HINT = "a change needs its two sizes, as in 54.1 % increase from 2 to 4 layers."
 
-_ABOUT = r"(?P<about>about|approximately|approx\.?|roughly|circa|ca\.?|some|~|≈|≃)?"
+_APPROXIMATION = r"(?P<about>about|approximately|approx\.?|roughly|circa|ca\.?|some|~|≈|≃)?"
 _DIGITS = r"(?P<sign>[+-]?)(?P<whole>\d{1,3}(?:[,_ \u00a0\u2009\u202f]\d{3})+|\d+)(?:\.(?P<decimals>\d+))?"
 _POWER = r"(?:e(?P<e>[+-]?\d{1,3})|\s*[*·×x]\s*10(?:\^|\*\*)\(?(?P<power>[+-]?\d{1,3})\)?)?"
 _NOUN = r"(?:parameters?|params?|weights|numbers|operations|flops?|bytes?|times|[x×](?=[\s.]*$))?"
-_NUMBER = re.compile(rf"\s*{_ABOUT}\s*{_DIGITS}{_POWER}\s*(?P<unit>[a-z]*?)\s*{_NOUN}\s*\.?\s*", re.IGNORECASE)
-_PERCENT = re.compile(rf"\s*{_ABOUT}\s*{_DIGITS}\s*(?:%|per\s?cent)(?P<rest>.*)", re.IGNORECASE | re.DOTALL)
+_NUMBER = re.compile(rf"\s*{_APPROXIMATION}\s*{_DIGITS}{_POWER}\s*(?P<unit>[a-z]*?)\s*{_NOUN}\s*\.?\s*", re.IGNORECASE)
+_PERCENT = re.compile(rf"\s*{_APPROXIMATION}\s*{_DIGITS}\s*(?:%|per\s?cent)(?P<rest>.*)", re.IGNORECASE | re.DOTALL)
 _BETWEEN = re.compile(r"(?P<how>.*?)\bfrom\s+(?P<start>.+?)\s+to\s+(?P<end>.+?)\s*\.?\s*", re.IGNORECASE | re.DOTALL)
 _DECREASE = re.compile(r"decrease|reduction|reduced|fewer|less|smaller|lower|drop|fall", re.IGNORECASE)
 UNIT_FACTORS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12, "P": 10**15}

@@ -66,7 +66,7 @@ class NotebookObserver(LineObserver):
 
     def __init__(self) -> None:
         super().__init__(sys.stderr)
-        self.phase, self.unit, self.last_drawn, self.figures = "", "", 0.0, ""
+        self.phase, self.unit, self.last_redraw, self.figures = "", "", 0.0, ""
         self.handle: Any = None
 
     def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
@@ -76,7 +76,7 @@ class NotebookObserver(LineObserver):
 
     def advance(self, done: int) -> None:
         """Redraw the bar with `done` units in total, at most every REFRESH_SECONDS."""
-        if time.monotonic() - self.last_drawn > REFRESH_SECONDS or done >= self.total:
+        if time.monotonic() - self.last_redraw > REFRESH_SECONDS or done >= self.total:
             self._draw(done)
 
     def report(self, row: Mapping[str, float]) -> None:
@@ -92,7 +92,7 @@ class NotebookObserver(LineObserver):
         """Draw the bar with `done` units in the cell's output."""
         from IPython.display import HTML, display  # pyright: ignore[reportMissingImports]
 
-        self.last_drawn = time.monotonic()
+        self.last_redraw = time.monotonic()
         words = [f"{self.phase}: {done:,} of {self.total:,} {self.unit}", *filter(None, [self.figures])]
         html = HTML(f"<progress value={done} max={max(1, self.total)}></progress> {escape(' · '.join(words))}")
         if self.handle is None:
@@ -107,7 +107,7 @@ class DelayedObserver(Observer):
     def __init__(self, observer: Observer, seconds: float) -> None:
         self.observer, self.seconds = observer, seconds
         self.phase: tuple[str, int, str] | None = None  # while it is not shown
-        self.started, self.is_shown = 0.0, False
+        self.started, self.is_visible = 0.0, False
 
     def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
         """Remember the phase, which the first `advance` after the delay shows."""
@@ -118,8 +118,8 @@ class DelayedObserver(Observer):
         """Show the phase if it has taken long enough, and what is done of it."""
         if self.phase and time.monotonic() - self.started > self.seconds:
             self.observer.start(*self.phase, done)
-            self.phase, self.is_shown = None, True
-        if self.is_shown:
+            self.phase, self.is_visible = None, True
+        if self.is_visible:
             self.observer.advance(done)
 
     def log(self, message: str) -> None:
@@ -128,9 +128,9 @@ class DelayedObserver(Observer):
 
     def finish(self) -> None:
         """End the phase if it was shown."""
-        if self.is_shown:
+        if self.is_visible:
             self.observer.finish()
-        self.phase, self.is_shown = None, False
+        self.phase, self.is_visible = None, False
 
 
 class BarAndFigures(Progress):
@@ -150,7 +150,7 @@ class BarObserver(Observer):
         self.progress: Progress | None = None
         self.task = TaskID(0)
         self.metrics: dict[str, float] = {}
-        self.last_drawn, self.done = 0.0, 0.0
+        self.last_redraw, self.done = 0.0, 0.0
 
     def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
         """Draw the bar of a new phase with `total` units of work, `done` of them done already."""
@@ -165,8 +165,8 @@ class BarObserver(Observer):
     def advance(self, done: int) -> None:
         """Redraw the bar with `done` units in total, at most every REFRESH_SECONDS."""
         self.done, now = done, time.monotonic()
-        if self.progress and now - self.last_drawn > REFRESH_SECONDS:
-            self.last_drawn = now
+        if self.progress and now - self.last_redraw > REFRESH_SECONDS:
+            self.last_redraw = now
             self.progress.update(self.task, completed=done, refresh=True)
 
     def report(self, row: Mapping[str, float]) -> None:
@@ -242,12 +242,12 @@ def reading_progress(observer: Observer, units: Mapping[str, str] | None = None)
     """
     phase = ""
 
-    def progress(what: str, done: int, total: int) -> None:
-        """Start the phase `what` if it is new, and report that `done` of `total` units are done."""
+    def progress(label: str, done: int, total: int) -> None:
+        """Start the phase `label` if it is new, and report that `done` of `total` units are done."""
         nonlocal phase
-        if what != phase:
-            phase = what
-            observer.start(what, total, (units or {}).get(what, "bytes"))
+        if label != phase:
+            phase = label
+            observer.start(label, total, (units or {}).get(label, "bytes"))
         observer.advance(done)
         if done >= total:
             observer.finish()

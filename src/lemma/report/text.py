@@ -249,9 +249,9 @@ def format_table(
         ]
         min_widths.append(max(display_width(part) for cell_parts in parts for part in cell_parts))
 
-    def total(some: Sequence[int], between: str) -> int:
+    def total(column_widths: Sequence[int], between: str) -> int:
         """Return the width of columns of these widths, joined by the separator `between`."""
-        return sum(some) + len(between) * (len(some) - 1)
+        return sum(column_widths) + len(between) * (len(column_widths) - 1)
 
     is_narrow = underline_header and total(min_widths, GAP) > max_width >= total(min_widths, NARROW_GAP)
     gap = NARROW_GAP if is_narrow else GAP

@@ -23,7 +23,7 @@ def loss_of(name: str, values: dict[str, Tensor]) -> float:
 @pytest.mark.parametrize("name", CELL_NAMES)
 def test_cell_gradients_match_finite_differences_of_the_loss(name: str) -> None:
     values = find_cell(name).samples[1].values
-    for input_side in find_cell(name).input_sides:
+    for input_side in find_cell(name).input_shapes:
         if f"d{input_side}" not in find_cell(name).gradients:
             continue
         direction = torch.randn_like(values[input_side])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from lemma.checking.read_formula import read_formula
-from lemma.checking.tokens import plain_name
+from lemma.checking.tokens import to_ascii_name
 from lemma.counting.polynomial import Polynomial, Rational, as_polynomial, sum_polynomials, symbol
 from lemma.counting.writing import GREEK, RepeatedShapes, Style, write_formula, write_shapes
 
@@ -186,4 +186,4 @@ def test_decoder_total_is_written_fast() -> None:
 def test_greek_letters_become_latex_commands() -> None:
     assert write_formula(symbol("λ") * symbol("Δ_t") + symbol("Α"), style="latex") == r"A + \Delta_t\,\lambda"
     assert (GREEK["λ"], GREEK["Λ"], GREEK["µ"]) == (r"\lambda", r"\Lambda", r"\mu")
-    assert plain_name("λ") == "lambda"
+    assert to_ascii_name("λ") == "lambda"

@@ -160,18 +160,23 @@ class ValueExercise(Exercise):
 
     def check(self, answers: Sequence[str], show_solution: bool = False) -> ValueReport:
         """Check lines `NAME = VALUE`; a line without a name is the value that is asked for, if it is a single one."""
-        asked = self.asks or self.main_names()
+        target_names = self.asks or self.main_names()
         lines = [line for answer in answers for line in answer.splitlines() if line.strip()]
-        written, lines = lines, [standardize_line(line) if len(line) <= MAX_REWRITTEN_CHARS else line for line in lines]
-        if len(lines) == 1 and len(asked) == 1 and not has_name(lines[0]):
+        originals, lines = (
+            lines,
+            [standardize_line(line) if len(line) <= MAX_REWRITTEN_CHARS else line for line in lines],
+        )
+        if len(lines) == 1 and len(target_names) == 1 and not has_name(lines[0]):
             self.check_bare_answer(lines[0].strip())
-            lines = [self._name_line(lines[0].strip(), asked[0])]
-            written = lines
+            lines = [self._name_line(lines[0].strip(), target_names[0])]
+            originals = lines
         parts = [part for line in lines for part in self._split_claims(line)]
-        written, lines = written if len(parts) == len(lines) else parts, parts
-        plain = [self.rewrite_line(line) if len(line) <= MAX_REWRITTEN_CHARS else line for line in lines]
-        report = check_lines(self.name, plain, self.answer_keys, show_solution=show_solution)
-        checked = (replace(line, text=" ".join(text.split())) for line, text in zip(report.lines, written, strict=True))
+        originals, lines = originals if len(parts) == len(lines) else parts, parts
+        normalized = [self.rewrite_line(line) if len(line) <= MAX_REWRITTEN_CHARS else line for line in lines]
+        report = check_lines(self.name, normalized, self.answer_keys, show_solution=show_solution)
+        checked = (
+            replace(line, text=" ".join(text.split())) for line, text in zip(report.lines, originals, strict=True)
+        )
         return replace(report, lines=tuple(checked))
 
     def _split_claims(self, line: str) -> list[str]:
@@ -204,30 +209,30 @@ class ValueExercise(Exercise):
         That is the default, unless the exercise does not say what it asks for, and the answer cannot be the default: it
         has another shape, or is a number in place of words. Then it is the value for which it is right.
         """
-        named = f"{default} = {text}"
+        claim = f"{default} = {text}"
         if self.asks or len(text) > MAX_GUESSED_CHARS or not text:
-            return named
+            return claim
         values = {value.name: value for value in self.expected_values()}
-        usual = values.get(default)
-        is_word = usual is not None and not usual.is_numeric
-        if usual is None or (is_word and read_arithmetic(text) is None):
-            return named
+        default_value = values.get(default)
+        is_word = default_value is not None and not default_value.is_numeric
+        if default_value is None or (is_word and read_arithmetic(text) is None):
+            return claim
         if not is_word and self._is_right_as(default, text) is not None:
-            return named
+            return claim
         names = [name for name in values if name != default]
         if is_word:  # the number of what is asked for in words: P(best) of best, probability(pug) of tokens(pug)
             subject = re.sub(r".*\((.*)\)", r"\1", default)
             names = [name for name in names if values[name].is_numeric and f"({subject})" in name]
             probability = next((name for name in names if name.casefold().startswith("p")), default)
-            named = f"{probability} = {text}"
-        return next((f"{name} = {text}" for name in names[:MAX_GUESSED_NAMES] if self._is_right_as(name, text)), named)
+            claim = f"{probability} = {text}"
+        return next((f"{name} = {text}" for name in names[:MAX_GUESSED_NAMES] if self._is_right_as(name, text)), claim)
 
     def describe(self) -> str:
         """Return a table of the names that an answer may use, with shapes and meanings but no values."""
         table = describe_values(self.expected_values())
         return f"{table}\n\nAnd: {self.names_with_parameters}" if self.names_with_parameters else table
 
-    def select_asked(self) -> list[ExpectedValue]:
+    def select_targets(self) -> list[ExpectedValue]:
         """Return the values that are asked for."""
         (key, *_) = self.answer_keys(())
         by_name = {value.name: value for value in key.expected}
@@ -240,13 +245,13 @@ class ValueExercise(Exercise):
     def help_with(self, level: HelpLevel, answers: Sequence[str] = ()) -> ExerciseHelp:
         """Return the formulas of what is asked for, the first wrong line of an answer, or every step with numbers."""
         if level == "hint":
-            formulas = [f"{value.name}: {value.formula or value.meaning}" for value in self.select_asked()]
+            formulas = [f"{value.name}: {value.formula or value.meaning}" for value in self.select_targets()]
             return ExerciseHelp(self.name, level, (self.hint,) if self.hint else tuple(formulas))
         if level == "where":
             return ExerciseHelp(self.name, level, self._locate_mistake(answers))
         (key, *_) = self.answer_keys(())
         names = {value.name for value in key.expected}
-        expected = [*key.expected, *(value for value in self.select_asked() if value.name not in names)]
+        expected = [*key.expected, *(value for value in self.select_targets() if value.name not in names)]
         return ExerciseHelp(self.name, level, tuple(line for value in expected for line in describe_solution(value)))
 
     def _locate_mistake(self, answers: Sequence[str]) -> tuple[str, ...]:
@@ -276,9 +281,9 @@ def standardize_line(line: str) -> str:
         r"(\.\d{0,12}?)(\d)\2+(?:\.\.\.|…|\\[lc]?dots)", lambda match: match[1] + match[2] * REPETITIONS, line
     )
     if not re.search(r"[=≈<>]", line):
-        named = re.fullmatch(r"\s*([^:=]{1,100}\)|[A-Za-zκαβγ][\w@*-]{0,40})\s*(?::|\sis\s)\s*(\S.*)", line)
-        if named and read_arithmetic(named[2]) is not None:
-            return f"{named[1]} = {named[2]}"
+        definition = re.fullmatch(r"\s*([^:=]{1,100}\)|[A-Za-zκαβγ][\w@*-]{0,40})\s*(?::|\sis\s)\s*(\S.*)", line)
+        if definition and read_arithmetic(definition[2]) is not None:
+            return f"{definition[1]} = {definition[2]}"
     repeated = re.fullmatch(r"(.*[=≈]\s*)([^=≈]*[^\s=≈(*·×/+-])\s+\(\s*[≈=~]?\s*(\d*\.\d+)\s*\)\s*", line)
     if repeated:
         first, second = read_arithmetic(repeated[2]), read_arithmetic(repeated[3])

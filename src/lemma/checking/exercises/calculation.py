@@ -24,7 +24,7 @@ from lemma.checking.arithmetic import (
     SumNode,
     UnitNode,
     children,
-    find_written,
+    find_single_number,
     format_scalar,
     parse_expression,
     read_quantity,
@@ -44,7 +44,7 @@ CLOSE = Fraction(1, 100)  # relative error below which a number was probably rou
 MAX_SIZE_RATIO = 1000  # of a size in bytes to that in its unit, below which it is not written in this unit
 MIN_RATE = 10**9  # the smallest number that is taken for FLOPs or bytes per second
 TIME_FACTORS = {Fraction(number) for number in (24, 60, 365, 1000, 3600, 86_400, 31_536_000, "1e-3", 10**6, "1e-6")}
-WHOLE_FACTORS = (2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
+INTEGER_FACTORS = (2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
 TIME_NAMES = ("seconds", "milliseconds", "minutes", "hours", "days", "weeks", "years")
 _DEFINITION = re.compile(r"\s*(?P<name>\\?[^\W\d]\w*(?:_?\{\w+\})?)\s*(?::=|=)\s*(?P<value>.+)", re.DOTALL)
 _SEPARATOR = re.compile(r"[,;\n]\s*(?=\\?[^\W\d]\w*(?:\{\w+\})?\s*=)")
@@ -150,12 +150,12 @@ class CalculationExercise(ValueExercise):
             elif is_same_kind(drop_operations(evaluation.dimension), unit.dimension):  # FLOPs are often left out
                 dimension = unit.dimension
             elif not is_same_kind(evaluation.dimension, unit.dimension):
-                actual, wanted = describe_dimension(evaluation.dimension), describe_dimension(unit.dimension)
-                raise InputError(f"value is in {actual}, but unit = '{self.unit}' in {wanted}")
-        written, _ = find_written(self.node, about=False)
+                actual, expected = describe_dimension(evaluation.dimension), describe_dimension(unit.dimension)
+                raise InputError(f"value is in {actual}, but unit = '{self.unit}' in {expected}")
+        single_number, _ = find_single_number(self.node, is_approximate=False)
         slack = Fraction(0)
-        if written is not None and written.unit:
-            slack = written.unit / 2 * (value / written.value if written.value else 1)
+        if single_number is not None and single_number.unit:
+            slack = single_number.unit / 2 * (value / single_number.value if single_number.value else 1)
         return CalculationTarget(value, dimension, scale, abs(slack))
 
     def _is_in_base_unit(self, value: Fraction, dimension: Dimension, scale: Fraction) -> bool:
@@ -215,22 +215,22 @@ class CalculationExercise(ValueExercise):
     def check(self, answers: Sequence[str], show_solution: bool = False) -> ValueReport:
         """Check a number, an expression or a chain; lines before the last may define further letters."""
         lines = [line.strip() for answer in answers for line in answer.splitlines() if line.strip()]
-        joined: list[str] = []
+        statements: list[str] = []
         for line in lines:
-            if joined and line[0] in "=≈":
-                joined[-1] += f" {line}"
+            if statements and line[0] in "=≈":
+                statements[-1] += f" {line}"
             else:
-                joined.append(line)
-        if not joined or len(joined) > MAX_LINES:
-            raise InputError(f"{self.name}: from 1 to {MAX_LINES} lines are expected, got {len(joined)}.")
+                statements.append(line)
+        if not statements or len(statements) > MAX_LINES:
+            raise InputError(f"{self.name}: from 1 to {MAX_LINES} lines are expected, got {len(statements)}.")
         letters = dict(self.letter_values)
-        for line in joined[:-1]:
+        for line in statements[:-1]:
             definition = _DEFINITION.fullmatch(line)
             if definition is None:
                 raise InputError(f"{self.name}: '{line[:60]}' is not a step of the form letter = value.")
             quantity = self._read(definition["value"], letters)
             letters[definition["name"].strip("\\")] = Evaluation(quantity.number.value, quantity.dimension)
-        line = self._check_line(joined[-1], letters)
+        line = self._check_line(statements[-1], letters)
         return ValueReport(self.name, (replace(line, shows_solution=show_solution),))
 
     def _read(self, text: str, letters: Mapping[str, Evaluation], log_base: float | None = None) -> Quantity:
@@ -247,8 +247,8 @@ class CalculationExercise(ValueExercise):
         """Return the outcome of an answer."""
         quantity = self._read(text, letters)
         if quantity.has_free_log and not self._is_right(quantity):  # the base may be meant as the unit says
-            others = (self._read(text, letters, base) for base in LOG_BASES[1:])
-            quantity = next((other for other in others if self._is_right(other)), quantity)
+            alternatives = (self._read(text, letters, base) for base in LOG_BASES[1:])
+            quantity = next((other for other in alternatives if self._is_right(other)), quantity)
         solution = f"{self.result_name} = {self.describe_result()}"
         mistake = ""
         reading = quantity.echo
@@ -260,7 +260,7 @@ class CalculationExercise(ValueExercise):
             elif quantity.wrong_steps:
                 mistake = f"the result is right, but the arithmetic {quantity.wrong_steps[0]}."
             return ValueLine(text, not mistake, solution, (), mistake, reading=reading)
-        self._ask_about_separator(quantity)
+        self._reject_ambiguous_separator(quantity)
         return ValueLine(text, False, solution, (), self._explain(quantity, letters), reading=reading)
 
     def _describe_value(self, quantity: Quantity) -> str:
@@ -297,7 +297,7 @@ class CalculationExercise(ValueExercise):
         if not target.dimension and target.scale != 1:  # 0.669 for 66.9 %
             yield number
         is_bytes = quantity.units == ["B"] and target.dimension == (("data", 1),)
-        if is_bytes and quantity.last.written is not None:
+        if is_bytes and quantity.last.single_number is not None:
             yield scale_number(number, Fraction(1, 10**9))
 
     def _information_factor(self, quantity: Quantity) -> Fraction | None:
@@ -323,8 +323,8 @@ class CalculationExercise(ValueExercise):
         if error <= (Fraction(self.tolerance) + Fraction(1, 10**9)) * abs(exact) or error <= self.target.slack:
             return True
         in_unit = exact / self.target.scale
-        is_whole = number.unit == 0 and number.decimals == 0
-        if is_whole and in_unit.denominator != 1 and abs(in_unit) >= 10:  # so it is rounded
+        is_integer = number.unit == 0 and number.decimals == 0
+        if is_integer and in_unit.denominator != 1 and abs(in_unit) >= 10:  # so it is rounded
             number = replace(number, unit=self.target.scale)
         return number.matches(exact)
 
@@ -351,17 +351,17 @@ class CalculationExercise(ValueExercise):
             changed = dict(self.letter_values)
             changed[name] = replace(changed[name], value=value * Fraction(1009, 997))
             try:
-                mine = to_fraction(Evaluator(changed).evaluate(quantity.last.node).value)
+                answer_value = to_fraction(Evaluator(changed).evaluate(quantity.last.node).value)
                 right = to_fraction(Evaluator(changed).evaluate(self.node).value)
             except InputError:
                 continue
             before = to_fraction(quantity.last.evaluation.value)
             original = to_fraction(Evaluator(self.letter_values).evaluate(self.node).value)
-            if before and original and abs(mine / before - right / original) > Fraction(1, 10**6):
+            if before and original and abs(answer_value / before - right / original) > Fraction(1, 10**6):
                 return f"your formula is right only for these numbers: {name} is used in another way."
         return ""
 
-    def _ask_about_separator(self, quantity: Quantity) -> None:
+    def _reject_ambiguous_separator(self, quantity: Quantity) -> None:
         """Raise an InputError if the only comma or point of an answer decides."""
         number, scale = quantity.number, self.target.scale
         if number.alternative is None or len(quantity.members) > 1 or quantity.last.scale != 1:
@@ -404,8 +404,8 @@ class CalculationExercise(ValueExercise):
         if self._agrees(number, -target.value):
             return "the sign is wrong."
         used = {node.name for node in walk(quantity.last.node) if isinstance(node, LetterNode)}
-        wanted = {node.name for node in walk(self.node) if isinstance(node, LetterNode)}
-        if used and (missing := sorted(wanted - used)):
+        expected_names = {node.name for node in walk(self.node) if isinstance(node, LetterNode)}
+        if used and (missing := sorted(expected_names - used)):
             return f"{', '.join(missing)} {'does' if len(missing) == 1 else 'do'} not appear in your formula."
         if abs(number.value - target.value) <= CLOSE * abs(target.value):
             return "close, but not to the digits written: rounded on the way, or too roughly?"
@@ -431,13 +431,13 @@ class CalculationExercise(ValueExercise):
         value, scale, powers = self.target.value, self.target.scale, dict(self.target.dimension)
         unit = self.unit or "the unit asked for"
         if powers.get("time") == 1 and len(powers) == 1:
-            written = [name for name in quantity.units if name in TIME_UNITS]
-            own = TIME_UNITS[written[0]] if written else scale
+            time_units = [name for name in quantity.units if name in TIME_UNITS]
+            answer_unit = TIME_UNITS[time_units[0]] if time_units else scale
             for name in TIME_NAMES:
                 factor = TIME_UNITS[name]
-                if factor != own:
-                    label = written[0] if written else unit
-                    yield f"the number is in {name}, not in {label}", value / factor * own
+                if factor != answer_unit:
+                    label = time_units[0] if time_units else unit
+                    yield f"the number is in {name}, not in {label}", value / factor * answer_unit
         if powers.get("data"):
             for power in (1, 2, 3, 4):
                 ratio = Fraction(1024, 1000) ** power
@@ -477,12 +477,12 @@ class CalculationExercise(ValueExercise):
             size = f"10^{power} times" if power > 1 else "10 times"
             yield f"a power of ten is wrong: yours is {size} too large", value * 10**power
             yield f"a power of ten is wrong: yours is {size} too small", value / 10**power
-        for factor in WHOLE_FACTORS:
+        for factor in INTEGER_FACTORS:
             yield f"yours is {factor} times the right value", value * factor
             yield f"yours is 1/{factor} of the right value", value / factor
-        for above, below in ((2, 3), (3, 4), (3, 8)):
-            yield f"yours is {above}/{below} of the right value", value * Fraction(above, below)
-            yield f"yours is {below}/{above} of the right value", value * Fraction(below, above)
+        for numerator, denominator in ((2, 3), (3, 4), (3, 8)):
+            yield f"yours is {numerator}/{denominator} of the right value", value * Fraction(numerator, denominator)
+            yield f"yours is {denominator}/{numerator} of the right value", value * Fraction(denominator, numerator)
 
     def help_with(self, level: HelpLevel, answers: Sequence[str] = ()) -> ExerciseHelp:
         """Return the quantities of the formula, where an answer goes wrong, or the computation."""
@@ -521,7 +521,7 @@ def mutate(node: MathNode, side: int = 1) -> Iterator[tuple[str, MathNode]]:
     >>> [text for text, _ in mutate(parse_expression("2*3"))][:2]
     ['the factor 2 is left out', 'the factor 2 is counted twice']
     """
-    yield from _mutate_here(node, side)
+    yield from _mutate_node(node, side)
     for index, child in enumerate(children(node)):
         child_side = side * node.factors[index][0] if isinstance(node, ProductNode) else 1
         for text, mutated in mutate(child, child_side):
@@ -549,17 +549,17 @@ def _replace_child(node: MathNode, index: int, child: MathNode) -> MathNode:
             return node
 
 
-def _mutate_here(node: MathNode, side: int) -> Iterator[tuple[str, MathNode]]:
+def _mutate_node(node: MathNode, side: int) -> Iterator[tuple[str, MathNode]]:
     """Yield the expressions with a mistake in a node itself."""
     match node:
         case ProductNode():
             for index, (exponent, factor) in enumerate(node.factors):
                 if isinstance(factor, UnitNode):
                     continue
-                name, rest = factor.text, node.factors[:index] + node.factors[index + 1 :]
+                name, remaining_factors = factor.text, node.factors[:index] + node.factors[index + 1 :]
                 noun = "the factor" if exponent * side > 0 else "the division by"
-                if rest:
-                    yield f"{noun} {name} is left out", ProductNode(node.text, rest)
+                if remaining_factors:
+                    yield f"{noun} {name} is left out", ProductNode(node.text, remaining_factors)
                 twice = f"{noun} {name} is counted twice"
                 if not isinstance(factor, ProductNode):
                     yield twice, ProductNode(node.text, (*node.factors, (exponent, factor)))
@@ -570,16 +570,16 @@ def _mutate_here(node: MathNode, side: int) -> Iterator[tuple[str, MathNode]]:
                         else "multiplied by {} instead of divided"
                     )
                     yield wrong.format(name), ProductNode(node.text, flipped)
-                if isinstance(factor, SumNode) and len(factor.terms) > 1 and rest:
-                    (sign, first), *others = factor.terms
+                if isinstance(factor, SumNode) and len(factor.terms) > 1 and remaining_factors:
+                    (sign, first), *remaining_terms = factor.terms
                     start = SumNode(first.text, ((sign, first),))
-                    product = ProductNode(node.text, (*rest, (exponent, start)))
-                    yield f"the bracket ({name}) is ignored", SumNode(node.text, ((1, product), *others))
+                    product = ProductNode(node.text, (*remaining_factors, (exponent, start)))
+                    yield f"the bracket ({name}) is ignored", SumNode(node.text, ((1, product), *remaining_terms))
         case SumNode():
             for index, (sign, term) in enumerate(node.terms):
-                rest = node.terms[:index] + node.terms[index + 1 :]
-                if rest:
-                    yield f"the term {term.text} is left out", SumNode(node.text, rest)
+                remaining_terms = node.terms[:index] + node.terms[index + 1 :]
+                if remaining_terms:
+                    yield f"the term {term.text} is left out", SumNode(node.text, remaining_terms)
                 flipped = (*node.terms[:index], (-sign, term), *node.terms[index + 1 :])
                 yield f"the sign of {term.text} is wrong", SumNode(node.text, flipped)
         case PowerNode():

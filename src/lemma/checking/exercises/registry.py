@@ -58,10 +58,12 @@ def read_exercise(source: str | Path | Mapping[str, Any], kind: str = "", **fiel
     if not stated:
         raise SpecError(f"{label}: kind is missing. Choices: {', '.join(KINDS)}.")
     exercise_class = load_kind(stated)
-    if not isinstance(source, Mapping) and (named := [name for name in exercise_class.typed_fields if name in table]):
+    if not isinstance(source, Mapping) and (
+        code_keys := [name for name in exercise_class.typed_fields if name in table]
+    ):
         raise SpecError(
-            f"{label}: {named[0]} names code to run, which a file must not do. If you trust it, name it yourself: "
-            f"{named[0]}=file.py:function"
+            f"{label}: {code_keys[0]} names code to run, which a file must not do. If you trust it, name it yourself: "
+            f"{code_keys[0]}=file.py:function"
         )
     return exercise_class.read({**table, **fields}, label)
 
@@ -109,8 +111,8 @@ def describe_fields(kind: str) -> str:
     for name, field in exercise_class.model_fields.items():
         if name not in exercise_class.common_fields:
             default = "" if field.is_required() else field.get_default(call_default_factory=True)
-            shown = "" if default in ("", (), {}, None, 0) and default is not False else f"={default}"
-            rows.append((f"{name}{shown}", describe_choices(field.description or "", field.annotation)))
+            default_text = "" if default in ("", (), {}, None, 0) and default is not False else f"={default}"
+            rows.append((f"{name}{default_text}", describe_choices(field.description or "", field.annotation)))
     return wrap_lines("\n".join(format_table([("Fields", ""), *rows], left=(0, 1))))
 
 
