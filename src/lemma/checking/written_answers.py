@@ -440,6 +440,7 @@ def find_unit(question: str) -> str:
 def convert_unit(number: WrittenNumber, unit: str, expected: str) -> WrittenNumber | None:
     """Return a number in the expected unit; None if its unit cannot be converted.
 
+    >>> from lemma.report.numbers import read_number
     >>> convert_unit(read_number("2"), "kib", "bytes").value
     Fraction(2048, 1)
     """
