@@ -357,4 +357,10 @@ def load_fields(kind: str) -> type[Spec]:
         return FIELD_CLASSES[kind]
     if kind not in KINDS:
         raise SpecError(describe_unknown("kind", kind, question_kinds()))
-    return load_kind(kind)
+    exercise_class = load_kind(kind)
+    if exercise_class.runs_code:
+        raise SpecError(
+            f"kind = '{kind}': its answers are code, and code from a file of answers is never run. Check a file that "
+            f"you name yourself: lemma check {kind} …"
+        )
+    return exercise_class

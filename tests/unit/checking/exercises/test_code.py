@@ -210,3 +210,11 @@ def test_wrong_inputs_of_a_custom_reference_are_explained(inputs: str, tmp_path:
 def test_help_of_code_exercises() -> None:
     assert "softmax(x, axis=-1)" in str(lemma.check.help_with("hint", "code", function="softmax"))
     assert "def softmax" in str(lemma.check.help_with("solution", "code", function="softmax"))
+
+
+def test_code_of_answers_to_a_sheet_is_never_run(tmp_path: Path) -> None:
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'trace')!r}, 'w')", encoding="utf-8")
+    for fields in ({"kind": "code", "function": "softmax"}, {"exercise": "code-softmax"}):
+        with pytest.raises((SpecError, InputError), match="never run"):
+            lemma.check.sheet({"questions": [{"id": "Q1", **fields}]}, {"Q1": f"{tmp_path}/evil.py"})
+    assert not (tmp_path / "trace").exists()
