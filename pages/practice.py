@@ -7,7 +7,6 @@ from pathlib import Path
 from lemma.checking.exercises.base import HelpLevel
 from lemma.checking.exercises.registry import list_library, read_exercise
 from lemma.spec.exercises import KINDS
-from pages import PageError
 
 INTRODUCTION = """# Exercises
 
@@ -28,12 +27,6 @@ Each is a TOML file of at most 15 lines in `lemma/checking/exercises/library`; h
 def write_practice(page: Path) -> None:
     """Write the page of all exercises in the library."""
     page.write_text(format_practice(), encoding="utf-8")
-
-
-def check_practice(page: Path) -> None:
-    """Raise a PageError if the page is not the one that the library gives."""
-    if page.read_text(encoding="utf-8") != format_practice():
-        raise PageError(f"{page.name} is out of date. Write it again: python -m pages practice {page}")
 
 
 def format_practice() -> str:

@@ -126,7 +126,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Evaluator:
+class ArithmeticEvaluator:
     """The rules by which an expression has a value.
 
     Attributes:
@@ -405,7 +405,7 @@ def tokenize(source: SourceText) -> list[MathToken]:
 _KINDS = ("space", "number", "logarithm", "fraction", "name", "raised", "sign")
 
 
-class _Parser:
+class _ArithmeticParser:
     """A recursive-descent parser of one expression."""
 
     def __init__(self, text: str, letters: Mapping[str, Evaluation], has_bits: bool = False) -> None:
@@ -745,7 +745,7 @@ class _Parser:
 _LOW = str.maketrans({"₂": "2", "₁": "1", "₀": "0"})
 
 
-def read_number_token(text: str, parser: _Parser) -> WrittenNumber:
+def read_number_token(text: str, parser: _ArithmeticParser) -> WrittenNumber:
     """Return the number of a token."""
     number = read_literal(text)
     if number is None:
@@ -765,12 +765,12 @@ def normalize_letter(name: str) -> str:
 def parse_expression(text: str, letters: Mapping[str, Evaluation] | None = None, has_bits: bool = False) -> MathNode:
     """Return the expression that a text writes, without a sign of equality; raise an InputError for another text.
 
-    >>> float(Evaluator().evaluate(parse_expression(r"\\frac{2}{3} \\cdot 0.5")).value)
+    >>> float(ArithmeticEvaluator().evaluate(parse_expression(r"\\frac{2}{3} \\cdot 0.5")).value)
     0.3333333333333333
     """
     if len(text) > MAX_CHARS:
         raise InputError(f"the arithmetic has {len(text):,} characters; at most {MAX_CHARS:,} are read.")
-    return move_trailing_unit(_Parser(prepare_text(text), letters or {}, has_bits).parse())
+    return move_trailing_unit(_ArithmeticParser(prepare_text(text), letters or {}, has_bits).parse())
 
 
 def prepare_text(text: str) -> str:
@@ -822,7 +822,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Quantity:
+class WrittenQuantity:
     """A number, an expression or a chain of them, as in 2/3*0.5 = 0.333, as it was read.
 
     Attributes:
@@ -888,7 +888,7 @@ def read_quantity(
     log_base: float | None = None,
     has_bits: bool = False,
     decimal_comma: bool = False,
-) -> Quantity:
+) -> WrittenQuantity:
     """Read a number, an expression or a chain of equations; the last expression is the value.
 
     Args:
@@ -926,7 +926,7 @@ def read_quantity(
         piece = _APPROXIMATION.sub("", piece, count=1) if _APPROXIMATION.match(piece) else piece
         parser = None
         try:
-            parser = _Parser(piece.strip().rstrip(".").strip(), letters or {}, has_bits)
+            parser = _ArithmeticParser(piece.strip().rstrip(".").strip(), letters or {}, has_bits)
             node = parser.parse()
         except InputError:
             if index == len(pieces) - 1:
@@ -937,9 +937,9 @@ def read_quantity(
             (f"{'~' if is_approximate and index == len(pieces) - 1 else ''}{piece.strip()}", node, (*parser.notes,))
         )
     skipped = [piece.strip() for piece, entry in zip(pieces, parsed, strict=True) if entry is None]
-    best: Quantity | None = None
+    best: WrittenQuantity | None = None
     for base in bases:
-        evaluator = Evaluator(letters or {}, base)
+        evaluator = ArithmeticEvaluator(letters or {}, base)
         members = tuple(_evaluate_member(entry, evaluator) for entry in parsed if entry is not None)
         has_log = any(member.has_free_log for member in members)
         wrong = tuple(_check_steps(members))
@@ -948,7 +948,7 @@ def read_quantity(
             notes.append(f"{shorten_text(pieces[-1], 40)}; {shorten_text(skipped[-1], 40)} is not checked")
         if has_log:
             notes.append({math.e: "a natural logarithm"}.get(base, f"a logarithm to base {base:g}"))
-        quantity = Quantity(text, members, wrong, tuple(notes), is_cut)
+        quantity = WrittenQuantity(text, members, wrong, tuple(notes), is_cut)
         if best is None or len(wrong) < len(best.wrong_steps):
             best = quantity
         if not has_log or not best.wrong_steps:
@@ -982,7 +982,7 @@ def exchange_separators(text: str) -> str:
     return re.sub(r"\d[\d.,]*\d|,\d+", lambda match: match.group().translate(swap), text)
 
 
-def _evaluate_member(entry: tuple[str, MathNode, tuple[str, ...]], evaluator: Evaluator) -> Member:
+def _evaluate_member(entry: tuple[str, MathNode, tuple[str, ...]], evaluator: ArithmeticEvaluator) -> Member:
     """Return a member of a chain with its value, written precision and tolerance."""
     text, node, notes = entry
     is_approximate, text = text.startswith("~"), text.removeprefix("~")
@@ -1078,7 +1078,11 @@ def power_of_ten(node: MathNode) -> Fraction | None:
     """Return the value of 10^n, or None for another expression."""
     if not isinstance(node, PowerNode) or not isinstance(node.base, LiteralNode) or node.base.number.value != 10:
         return None
-    evaluation = Evaluator().evaluate(node.exponent) if not any(isinstance(x, LetterNode) for x in walk(node)) else None
+    evaluation = (
+        ArithmeticEvaluator().evaluate(node.exponent)
+        if not any(isinstance(x, LetterNode) for x in walk(node))
+        else None
+    )
     if evaluation is None or not isinstance(evaluation.value, Fraction) or evaluation.value.denominator != 1:
         return None
     return Fraction(10) ** int(evaluation.value) if abs(evaluation.value) <= 300 else None
@@ -1115,7 +1119,7 @@ def is_consistent(left: Member, right: Member) -> bool:
         if right.single_number is None and right.evaluation.dimension:
             stripped = strip_units(right.node)
             if stripped is not None:
-                candidates.append((to_fraction(Evaluator().evaluate(stripped).value), Fraction(0)))
+                candidates.append((to_fraction(ArithmeticEvaluator().evaluate(stripped).value), Fraction(0)))
     if left.single_number is not None and left.single_number.is_percent and right.single_number is not None:
         candidates.append((right.number.value / 100, right.number.unit / 100))
     is_rounded = (

@@ -25,7 +25,7 @@ from lemma.checking.sheets import (
     sanitize_name,
 )
 from lemma.checking.teacher_files import Decision, MarkChange, join_comment
-from lemma.checking.written_answers import Reading
+from lemma.checking.written_answers import AnswerReading
 from lemma.counting.polynomial import work_limit
 from lemma.errors import InputError, describe_unknown
 from lemma.report.result import Block, Heading, Pre, Result, Table, Text
@@ -72,8 +72,8 @@ class Marker:
         comparing = [question.question for question in self.questions.values() if question.compares_mistakes]
         # marks depend on the mistakes of these, so that they are looked for even if there is little time
         self._diagnosed_first = {id for question in comparing for id in (question.id, *question.builds_on)}
-        self._readings: dict[tuple[str, str], Sequence[Reading]] = {}
-        self._selected_readings: dict[AnswerId, Reading] = {}
+        self._readings: dict[tuple[str, str], Sequence[AnswerReading]] = {}
+        self._selected_readings: dict[AnswerId, AnswerReading] = {}
 
     def mark(self, submission: Submission) -> "StudentMarks":
         """Return the marks of one student's submission; no error in an answer stops the marking of the others."""
@@ -125,7 +125,7 @@ class Marker:
         question = self.questions[question_id]
         earlier: list[EarlierAnswer] = []
         for key in earlier_ids:
-            reading = self._selected_readings.get(key) or Reading(key[1], None)
+            reading = self._selected_readings.get(key) or AnswerReading(key[1], None)
             earlier.append(
                 EarlierAnswer(self.questions[key[0]], reading.text, reading.answer, self.assessments.get(key))
             )
@@ -147,13 +147,13 @@ class Marker:
 
 
 def choose_reading(
-    question: PreparedQuestion, readings: Sequence[Reading], earlier: Sequence[EarlierAnswer]
-) -> Reading:
+    question: PreparedQuestion, readings: Sequence[AnswerReading], earlier: Sequence[EarlierAnswer]
+) -> AnswerReading:
     """Return the reading of an answer that earns most; raise an InputError if only a doubtful reading earns that."""
     if len(readings) == 1:
         return readings[0]
-    best: tuple[float, Reading] | None = None
-    doubt: tuple[float, Reading] | None = None
+    best: tuple[float, AnswerReading] | None = None
+    doubt: tuple[float, AnswerReading] | None = None
     error: InputError | None = None
     has_sure = any(reading.is_sure for reading in readings)
     for reading in readings:

@@ -31,7 +31,7 @@ from lemma.checking.written_answers import (
     COUNT_WORDS,
     PARAMETER_WORDS,
     UNITS,
-    Reading,
+    AnswerReading,
     compute_number,
     convert_unit,
     find_unit,
@@ -113,7 +113,7 @@ class PreparedQuestion(ABC):
         self.question, self.fields = question, question.fields
 
     @abstractmethod
-    def read(self, text: str) -> Sequence[Reading]:
+    def read(self, text: str) -> Sequence[AnswerReading]:
         """Return the readings of an answer, the most likely first; raise an InputError if it cannot be read."""
 
     @abstractmethod
@@ -235,7 +235,7 @@ class FormulaAnswerQuestion(ExpressionQuestion):
         """Parse a formula, which may lack sizes that the question sets; return it next to the account's formula."""
         return compare_answer(self.account, self.question.kind, text, self.aliases, self.fields.settings)
 
-    def read(self, text: str) -> Sequence[Reading]:
+    def read(self, text: str) -> Sequence[AnswerReading]:
         """Return the readings of a formula with words around it, or of several lines that lead to it."""
         return formula_readings(text, self.parse, self.question.id)
 
@@ -340,7 +340,7 @@ class NumericQuestion(ExpressionQuestion):
 
     unit = ""  # of the right number
 
-    def read(self, text: str) -> Sequence[Reading]:
+    def read(self, text: str) -> Sequence[AnswerReading]:
         """Return the readings of a number with words around it, or of a computation that leads to it."""
         return number_readings(text, self.parse, self.question.id)
 
@@ -575,13 +575,13 @@ class LinesQuestion(PreparedQuestion):
         self.key.find(target)
         return self.key.find(Target(target.name)).name, tuple(map(normalize_name, target.labels))
 
-    def read(self, text: str) -> Sequence[Reading]:
+    def read(self, text: str) -> Sequence[AnswerReading]:
         """Return the readings of lines: as written, and without what stands around them."""
         exercise = self.fields
         is_values = isinstance(exercise, ValueExercise)
         name = self.asks[0] if len(self.asks) == 1 and not isinstance(exercise, DerivationCheck) else ""
         readings = read_claims(text, self.question.id, name, is_values, isinstance(exercise, DerivationCheck))
-        parsed: list[Reading] = []
+        parsed: list[AnswerReading] = []
         error: InputError | None = None
         for reading in readings:
             try:
@@ -598,7 +598,7 @@ class LinesQuestion(PreparedQuestion):
         """Return the report of the exercise on lines."""
         return self.fields.check(lines)
 
-    def _read_target(self, lines: Sequence[str]) -> list[Reading]:
+    def _read_target(self, lines: Sequence[str]) -> list[AnswerReading]:
         """Return a reading of only the lines that can be read, if they answer everything; [] if they do not."""
         readable: list[str] = []
         for line in lines[:MAX_LINES]:
@@ -616,7 +616,7 @@ class LinesQuestion(PreparedQuestion):
         if not self.asks or "missing" in self._outcomes(report).values():
             return []
         note = f"Lines that were not read: {len(lines) - len(readable)}."
-        return [Reading("\n".join(readable), report, note=note)]
+        return [AnswerReading("\n".join(readable), report, note=note)]
 
     def _outcomes(self, report: Any) -> dict[str, str]:
         """Return "right", "wrong" or "missing" for each value or line that is asked for, by its name."""

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool
 
-from lemma.checking.arithmetic import Quantity, read_quantity
+from lemma.checking.arithmetic import WrittenQuantity, read_quantity
 from lemma.checking.expected_values import Array, ExpectedValue
 from lemma.checking.units import Dimension, UnitEntry, find_unit
 from lemma.errors import InputError
@@ -296,7 +296,7 @@ def read_arithmetic(
     return _to_computed(quantity, expected)
 
 
-def _to_computed(quantity: Quantity, expected: ExpectedValue | None) -> ComputedNumber:
+def _to_computed(quantity: WrittenQuantity, expected: ExpectedValue | None) -> ComputedNumber:
     """Return the number of a quantity, in the unit of the right value if that is known."""
     number = quantity.number
     scale = Fraction(1)

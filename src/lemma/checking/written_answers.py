@@ -118,7 +118,7 @@ for _power, _letter in enumerate("KMGTP", 1):
 
 
 @dataclass(frozen=True)
-class Reading:
+class AnswerReading:
     """An answer as it may be read.
 
     Attributes:
@@ -199,7 +199,7 @@ def clean_line(line: str, question_id: str = "", is_first: bool = True) -> str:
     return f"= {line}" if is_step and not is_first and "=" not in line else line
 
 
-def formula_readings(text: str, parse: Callable[[str], Any], question_id: str = "") -> list[Reading]:
+def formula_readings(text: str, parse: Callable[[str], Any], question_id: str = "") -> list[AnswerReading]:
     """Return the readings of a formula; raise the error of the first if none can be parsed.
 
     Args:
@@ -208,7 +208,7 @@ def formula_readings(text: str, parse: Callable[[str], Any], question_id: str = 
         question_id: the name of the question, which may come before the answer.
     """
     cleaned = clean_answer(text, question_id)
-    readings: list[Reading] = []
+    readings: list[AnswerReading] = []
     error: InputError | None = None
     lines = _split_lines(cleaned)
     candidates = _formula_candidates(cleaned)
@@ -221,15 +221,15 @@ def formula_readings(text: str, parse: Callable[[str], Any], question_id: str = 
         except InputError as raised:
             error = error or raised
             continue
-        readings.append(Reading(candidate, answer))
+        readings.append(AnswerReading(candidate, answer))
         if len(lines) == 1:
             break
     if readings:
         notes = _wrong_steps(lines, parse) if len(lines) > 1 else ""
-        readings = [Reading(each.text, each.answer, note=notes) for each in readings]
+        readings = [AnswerReading(each.text, each.answer, note=notes) for each in readings]
     for candidate in _unsure_candidates(text, cleaned):
         try:
-            readings.append(Reading(candidate, parse(candidate), is_sure=False))
+            readings.append(AnswerReading(candidate, parse(candidate), is_sure=False))
         except InputError:
             continue
     if not readings:
@@ -297,7 +297,7 @@ def _wrong_steps(lines: list[str], parse: Callable[[str], Any]) -> str:
     return ""
 
 
-def number_readings(text: str, read: Callable[[str], WrittenNumber], question_id: str = "") -> list[Reading]:
+def number_readings(text: str, read: Callable[[str], WrittenNumber], question_id: str = "") -> list[AnswerReading]:
     """Return the readings of a number; raise an InputError if there are none.
 
     The last of several lines, and the last member of a chain such as 2250 + 9000 = 11,250, is the answer. A member
@@ -319,7 +319,7 @@ def number_readings(text: str, read: Callable[[str], WrittenNumber], question_id
     if any(re.search(r"[,;]\s*[A-Za-z_\\#][^,;]*$", member) for member in members[:-1]):
         raise InputError(f"'{last[:60]}' states several numbers. Write the answer alone.")
     is_rounded = re.search(r"(?:≈|≃|≅|\\approx)[^=]*$", last) is not None
-    readings: list[Reading] = []
+    readings: list[AnswerReading] = []
     error: InputError | None = None
     try:
         answer = _read_member(members[-1] if members else last, read, is_rounded)
@@ -327,17 +327,17 @@ def number_readings(text: str, read: Callable[[str], WrittenNumber], question_id
             member: value for member in members[:-1] if (value := compute_number(split_unit(member)[0])) is not None
         }
         wrong = next((member for member, value in values.items() if not _agrees(answer, value)), "")
-        readings.append(Reading(last, answer, note=f"'{wrong[:60]}' is another number." if wrong else ""))
+        readings.append(AnswerReading(last, answer, note=f"'{wrong[:60]}' is another number." if wrong else ""))
     except InputError as raised:
         error = raised
     if len(lines) > 1:  # numbers in a list may be parts of a sum
         numbers = [compute_number(split_unit(_CHAIN.split(line)[-1])[0]) for line in lines]
         if len(lines) <= MAX_WORKING_LINES and None not in numbers:
             total = sum((number for number in numbers if number is not None), Fraction(0))
-            readings.append(Reading(text, WrittenNumber(str(total), total, Fraction(0)), is_sure=False))
+            readings.append(AnswerReading(text, WrittenNumber(str(total), total, Fraction(0)), is_sure=False))
     for candidate in _unsure_candidates(text, cleaned):
         try:
-            readings.append(Reading(candidate, read(_normalize_digits(candidate)), is_sure=False))
+            readings.append(AnswerReading(candidate, read(_normalize_digits(candidate)), is_sure=False))
         except InputError:
             continue
     if not readings:
@@ -469,7 +469,9 @@ _NUMBER_AND_WORDS = re.compile(
 )
 
 
-def read_claims(text: str, question_id: str, name: str, is_values: bool, is_derivation: bool = False) -> list[Reading]:
+def read_claims(
+    text: str, question_id: str, name: str, is_values: bool, is_derivation: bool = False
+) -> list[AnswerReading]:
     """Return the texts of lines `NAME = VALUE` that an answer may be read as, as it is written first; none is parsed.
 
     Args:
@@ -482,7 +484,7 @@ def read_claims(text: str, question_id: str, name: str, is_values: bool, is_deri
     literal = text.strip()
     cleaned = clean_answer(text, question_id)
     if is_derivation:
-        return [Reading(each, None) for each in dict.fromkeys(filter(None, (literal, cleaned)))]
+        return [AnswerReading(each, None) for each in dict.fromkeys(filter(None, (literal, cleaned)))]
     lines = [part.strip() for line in _split_lines(cleaned) for part in _split_claims(line) if part.strip()]
     lines = [_ITEM_LABEL.sub("", line, count=1) if _ITEM_LABEL.match(line) else line for line in lines]
     if not is_values:
@@ -492,11 +494,11 @@ def read_claims(text: str, question_id: str, name: str, is_values: bool, is_deri
     elif name and len(lines) == 1 and lines[0].startswith("="):
         lines = [f"{name} {lines[0]}"]
     texts = [literal, "\n".join(lines)]
-    readings = [Reading(each, None) for each in dict.fromkeys(filter(None, texts))]
+    readings = [AnswerReading(each, None) for each in dict.fromkeys(filter(None, texts))]
     if is_values:
         reduced = [_reduce_chain(line) for line in lines]
         if reduced != lines:
-            readings.append(Reading("\n".join(reduced), None))
+            readings.append(AnswerReading("\n".join(reduced), None))
         readings += _convert_percent(reduced)
     return readings
 
@@ -535,7 +537,7 @@ def _reduce_chain(line: str) -> str:
     return f"{name.strip()} = {value.lstrip('≈~ ')}"
 
 
-def _convert_percent(lines: list[str]) -> list[Reading]:
+def _convert_percent(lines: list[str]) -> list[AnswerReading]:
     """Return the lines with 75 % as 0.75; and, not sure, as 75. Without a percentage return []."""
     pattern = re.compile(r"(?<![\w.])([+−-]?\d{1,15})(?:\.(\d{1,15}))?\s*\\?%")
     text = "\n".join(lines)
@@ -548,4 +550,4 @@ def _convert_percent(lines: list[str]) -> list[Reading]:
         return f"{float(number):.{min(digits, 15)}f}"
 
     without_sign = pattern.sub(lambda match: match[0].rstrip("%\\ "), text)
-    return [Reading(pattern.sub(divide, text), None), Reading(without_sign, None, is_sure=False)]
+    return [AnswerReading(pattern.sub(divide, text), None), AnswerReading(without_sign, None, is_sure=False)]

@@ -12,17 +12,17 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from lemma.checking.arithmetic import (
     LOG_BASES,
+    ArithmeticEvaluator,
     CallNode,
     Evaluation,
-    Evaluator,
     LetterNode,
     LiteralNode,
     MathNode,
     PowerNode,
     ProductNode,
-    Quantity,
     SumNode,
     UnitNode,
+    WrittenQuantity,
     children,
     find_single_number,
     format_scalar,
@@ -137,11 +137,11 @@ class CalculationExercise(ValueExercise):
     @cached_property
     def target(self) -> CalculationTarget:
         """The right value with its unit."""
-        evaluation = Evaluator(self.letter_values).evaluate(self.node)
+        evaluation = ArithmeticEvaluator(self.letter_values).evaluate(self.node)
         value = to_fraction(evaluation.value)
         scale, dimension = Fraction(1), evaluation.dimension
         if self.unit:
-            unit = Evaluator().evaluate(parse_expression(f"1 {self.unit}", has_bits=True))
+            unit = ArithmeticEvaluator().evaluate(parse_expression(f"1 {self.unit}", has_bits=True))
             scale = to_fraction(unit.value)
             is_percent = any(isinstance(part, UnitNode) and part.text == "%" for part in walk(self.node))
             if not evaluation.dimension and not is_percent:
@@ -233,7 +233,7 @@ class CalculationExercise(ValueExercise):
         line = self._check_line(statements[-1], letters)
         return ValueReport(self.name, (replace(line, shows_solution=show_solution),))
 
-    def _read(self, text: str, letters: Mapping[str, Evaluation], log_base: float | None = None) -> Quantity:
+    def _read(self, text: str, letters: Mapping[str, Evaluation], log_base: float | None = None) -> WrittenQuantity:
         """Return the quantity that an answer writes; the name before the first sign of equality is left out."""
         body = _PROSE.sub("", text, count=1)
         definition = _DEFINITION.fullmatch(body)
@@ -263,7 +263,7 @@ class CalculationExercise(ValueExercise):
         self._reject_ambiguous_separator(quantity)
         return ValueLine(text, False, solution, (), self._explain(quantity, letters), reading=reading)
 
-    def _describe_value(self, quantity: Quantity) -> str:
+    def _describe_value(self, quantity: WrittenQuantity) -> str:
         """Return the value of a formula, in the unit asked for where that is possible."""
         value = quantity.number.value
         if quantity.dimension and quantity.dimension == self.target.dimension:
@@ -272,7 +272,7 @@ class CalculationExercise(ValueExercise):
 
     # Comparing.
 
-    def _candidates(self, quantity: Quantity) -> Iterator[WrittenNumber]:
+    def _candidates(self, quantity: WrittenQuantity) -> Iterator[WrittenNumber]:
         """Yield the numbers that an answer may mean, in base units."""
         target, number = self.target, quantity.number
         if factor := self._information_factor(quantity):
@@ -300,7 +300,7 @@ class CalculationExercise(ValueExercise):
         if is_bytes and quantity.last.single_number is not None:
             yield scale_number(number, Fraction(1, 10**9))
 
-    def _information_factor(self, quantity: Quantity) -> Fraction | None:
+    def _information_factor(self, quantity: WrittenQuantity) -> Fraction | None:
         """Return the factor from nats to bits, or back, if the answer is in the other unit; None otherwise."""
         words = {word.lower().rstrip("s") for word in quantity.units}
         unit = self.unit.lower().rstrip("s")
@@ -310,7 +310,7 @@ class CalculationExercise(ValueExercise):
             return 8 * to_fraction(math.log(2))  # a bit is an eighth of a byte
         return None
 
-    def _other_years(self, quantity: Quantity) -> Iterator[WrittenNumber]:
+    def _other_years(self, quantity: WrittenQuantity) -> Iterator[WrittenNumber]:
         """Yield the number with years of 365.25 days, if the answer or the statement is in years."""
         words = {word.lower() for word in [*quantity.units, self.unit]}
         if words & {"year", "years", "yr", "yrs", "y"}:
@@ -328,11 +328,11 @@ class CalculationExercise(ValueExercise):
             number = replace(number, unit=self.target.scale)
         return number.matches(exact)
 
-    def _is_right(self, quantity: Quantity) -> bool:
+    def _is_right(self, quantity: WrittenQuantity) -> bool:
         """Return whether an answer is right in one of its readings."""
         return any(self._matches(number, self.target.value) for number in self._candidates(quantity))
 
-    def _find_coincidence(self, quantity: Quantity, letters: Mapping[str, Evaluation]) -> str:
+    def _find_coincidence(self, quantity: WrittenQuantity, letters: Mapping[str, Evaluation]) -> str:
         """Return a sentence on a formula in letters that is right for the given numbers only; "" otherwise."""
         used = {node.name for node in walk(quantity.last.node) if isinstance(node, LetterNode)}
         if (
@@ -351,17 +351,17 @@ class CalculationExercise(ValueExercise):
             changed = dict(self.letter_values)
             changed[name] = replace(changed[name], value=value * Fraction(1009, 997))
             try:
-                answer_value = to_fraction(Evaluator(changed).evaluate(quantity.last.node).value)
-                right = to_fraction(Evaluator(changed).evaluate(self.node).value)
+                answer_value = to_fraction(ArithmeticEvaluator(changed).evaluate(quantity.last.node).value)
+                right = to_fraction(ArithmeticEvaluator(changed).evaluate(self.node).value)
             except InputError:
                 continue
             before = to_fraction(quantity.last.evaluation.value)
-            original = to_fraction(Evaluator(self.letter_values).evaluate(self.node).value)
+            original = to_fraction(ArithmeticEvaluator(self.letter_values).evaluate(self.node).value)
             if before and original and abs(answer_value / before - right / original) > Fraction(1, 10**6):
                 return f"your formula is right only for these numbers: {name} is used in another way."
         return ""
 
-    def _reject_ambiguous_separator(self, quantity: Quantity) -> None:
+    def _reject_ambiguous_separator(self, quantity: WrittenQuantity) -> None:
         """Raise an InputError if the only comma or point of an answer decides."""
         number, scale = quantity.number, self.target.scale
         if number.alternative is None or len(quantity.members) > 1 or quantity.last.scale != 1:
@@ -374,11 +374,11 @@ class CalculationExercise(ValueExercise):
 
     # Explaining.
 
-    def _explain(self, quantity: Quantity, letters: Mapping[str, Evaluation]) -> str:
+    def _explain(self, quantity: WrittenQuantity, letters: Mapping[str, Evaluation]) -> str:
         """Return a sentence on the mistake behind a wrong answer; "" without one."""
         target = self.target
         if quantity.wrong_steps:
-            first = Quantity(quantity.text, quantity.members[:1])
+            first = WrittenQuantity(quantity.text, quantity.members[:1])
             is_right = self._is_right(first)
             start = "the formula is right, but the arithmetic" if is_right else "the arithmetic"
             return f"{start} {quantity.wrong_steps[0]}."
@@ -426,7 +426,7 @@ class CalculationExercise(ValueExercise):
             return error <= abs(value) / 10**6
         return error <= min(unit, abs(value) / 50) or error <= abs(value) / 10**8
 
-    def _unit_mistakes(self, quantity: Quantity) -> Iterator[tuple[str, Fraction]]:
+    def _unit_mistakes(self, quantity: WrittenQuantity) -> Iterator[tuple[str, Fraction]]:
         """Yield mistakes with units, each with the value in base units that it gives."""
         value, scale, powers = self.target.value, self.target.scale, dict(self.target.dimension)
         unit = self.unit or "the unit asked for"
@@ -456,10 +456,10 @@ class CalculationExercise(ValueExercise):
 
     def _formula_mistakes(self) -> Iterator[tuple[str, Fraction]]:
         """Yield mistakes in the formula, each with the value in base units that it gives."""
-        ratio = self.target.value / to_fraction(Evaluator(self.letter_values).evaluate(self.node).value or 1)
+        ratio = self.target.value / to_fraction(ArithmeticEvaluator(self.letter_values).evaluate(self.node).value or 1)
         for text, mutated in mutate(self.node):
             try:
-                value = to_fraction(Evaluator(self.letter_values).evaluate(mutated).value)
+                value = to_fraction(ArithmeticEvaluator(self.letter_values).evaluate(mutated).value)
             except InputError:
                 continue
             yield text, value * ratio

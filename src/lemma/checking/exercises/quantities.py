@@ -26,8 +26,8 @@ from lemma.checking.exercises.quantity_expressions import (
     SECONDS,
     Dimension,
     Measure,
-    Node,
-    Reading,
+    QuantityNode,
+    QuantityReading,
     Value,
     as_float,
     evaluate,
@@ -71,7 +71,7 @@ BARE_UNITS: dict[Dimension, tuple[str, ...]] = {  # in which a number without a 
 
 
 @lru_cache(maxsize=4096)
-def parse_formula(formula: str, letters: frozenset[str]) -> Node:
+def parse_formula(formula: str, letters: frozenset[str]) -> QuantityNode:
     """Return the expression of a formula that an exercise states, in these letters."""
     return read_readings(formula, {name: name for name in letters})[0].node
 
@@ -79,7 +79,9 @@ def parse_formula(formula: str, letters: frozenset[str]) -> Node:
 _PRECEDENCE = {"+": 1, "-": 1, "neg": 2, "*": 3, "/": 3, "^": 5}
 
 
-def write_node(node: Node, values: Mapping[str, Value] | None = None, outer: int = 0, is_right: bool = False) -> str:
+def write_node(
+    node: QuantityNode, values: Mapping[str, Value] | None = None, outer: int = 0, is_right: bool = False
+) -> str:
     """Return an expression as text, with numbers in place of letters if `values` are given.
 
     >>> write_node(parse_formula("2 L (a + b)^2/(c d)", frozenset("Labcd")))
@@ -589,7 +591,7 @@ class _Member:
     """A member of a chain a = b = c, in all its readings."""
 
     text: str
-    readings: tuple[Reading, ...]
+    readings: tuple[QuantityReading, ...]
 
 
 class AnswerChecker:
@@ -696,7 +698,7 @@ class AnswerChecker:
                 return note
         return None
 
-    def _match_reading(self, reading: Reading, target: Evaluator, strict: bool) -> str | None:
+    def _match_reading(self, reading: QuantityReading, target: Evaluator, strict: bool) -> str | None:
         """Return a note on how a reading equals a target, None if it does not."""
         node, sizes = reading.node, self.letters.values
         try:
@@ -723,7 +725,7 @@ class AnswerChecker:
                     continue
         return None
 
-    def _evaluate(self, node: Node, point: Point) -> Measure:
+    def _evaluate(self, node: QuantityNode, point: Point) -> Measure:
         """Return the value of an expression of the answer at a point, computed once."""
         key = id(node), id(point)
         if key not in self._measures:
@@ -742,7 +744,7 @@ class AnswerChecker:
             self._points_by_letters[letters] = self.letters.comparison_points(letters)
         return self._points_by_letters[letters]
 
-    def _unit_options(self, dimension: Dimension, reading: Reading) -> Iterator[tuple[Value, str]]:
+    def _unit_options(self, dimension: Dimension, reading: QuantityReading) -> Iterator[tuple[Value, str]]:
         """Yield factors to the base unit in which a number may be meant, with a note on it."""
         expected_dimension = self.quantity.dimension
         if dimension == expected_dimension and (dimension != NONE or reading.is_percent or self.quantity.unit != "%"):
@@ -779,7 +781,7 @@ class AnswerChecker:
                 yield measure_unit(unit)[0], f"a number in {unit}"
 
     def _is_close(
-        self, value: Value, error: float, expected: Value, factor: Value, reading: Reading, strict: bool
+        self, value: Value, error: float, expected: Value, factor: Value, reading: QuantityReading, strict: bool
     ) -> bool:
         """Return whether a value with a written error, in a unit, is an expected one."""
         exact = as_float(expected)

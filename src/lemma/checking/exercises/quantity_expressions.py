@@ -185,11 +185,11 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Node:
+class QuantityNode:
     """A node of an expression: `number`, `letter`, `unit`, a function or an operator with its operands."""
 
     op: str
-    children: tuple["Node", ...] = ()
+    children: tuple["QuantityNode", ...] = ()
     name: str = ""
     measure: Measure = Measure(Fraction(0))
 
@@ -229,16 +229,16 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Reading:
+class QuantityReading:
     """A reading of a text."""
 
-    node: Node
+    node: QuantityNode
     text: str
     is_percent: bool = False
     note: str = ""
 
 
-def read_readings(text: str, letters: Mapping[str, str]) -> list[Reading]:
+def read_readings(text: str, letters: Mapping[str, str]) -> list[QuantityReading]:
     """Return all readings of an expression, the most natural first.
 
     Args:
@@ -262,7 +262,7 @@ def read_readings(text: str, letters: Mapping[str, str]) -> list[Reading]:
         has_other = any(find_unit(word) for word in re.findall(r"[A-Za-z]+", body) if word not in letters)
         if re.search(r"(?<![eE])[+-]", body[1:]) and is_unit and not has_other:
             texts.append(f"({body}) {unit}")
-    readings: list[Reading] = []
+    readings: list[QuantityReading] = []
     error: InputError | None = None
     for expression in texts:
         tokens = list(_tokenize(expression))
@@ -278,17 +278,17 @@ def read_readings(text: str, letters: Mapping[str, str]) -> list[Reading]:
         )
         for units_first, flops_is_rate, loose, count_first in options:
             try:
-                parser = _Parser(tokens, letters, units_first, flops_is_rate, loose, count_first)
+                parser = _QuantityParser(tokens, letters, units_first, flops_is_rate, loose, count_first)
                 node = parser.read()
             except InputError as failure:
                 error = error or failure
                 continue
             if loose and not parser.was_ambiguous:
                 continue
-            readings.append(Reading(node, expression, "%" in tokens))
+            readings.append(QuantityReading(node, expression, "%" in tokens))
     if not readings:
         raise error or InputError(f"'{shorten(text)}' cannot be read.")
-    distinct: list[Reading] = []
+    distinct: list[QuantityReading] = []
     for reading in readings:
         if all(reading.node != other.node for other in distinct):
             distinct.append(reading)
@@ -414,7 +414,7 @@ def _tokenize(text: str) -> Iterator[str]:
         position = match.end()
 
 
-def read_literal(text: str) -> Node:
+def read_literal(text: str) -> QuantityNode:
     """Return the node of a number, whose error is half a unit of its last digit."""
     mantissa, _, exponent = re.sub(r"[eE]", "e", text).partition("e")
     power = int(exponent or 0) if len(exponent) < 6 else MAX_EXPONENT + 1
@@ -431,10 +431,10 @@ def read_literal(text: str) -> Node:
     else:
         zeros = len(integer_digits) - len(integer_digits.rstrip("0"))
         unit = Fraction(10 ** max(0, min(zeros, len(integer_digits) - 3)))
-    return Node("number", measure=Measure(value, float(unit) / 2), name=text)
+    return QuantityNode("number", measure=Measure(value, float(unit) / 2), name=text)
 
 
-class _Parser:
+class _QuantityParser:
     """A recursive-descent parser of one reading of an expression."""
 
     def __init__(
@@ -465,7 +465,7 @@ class _Parser:
         self.index += token != ""
         return token
 
-    def read(self) -> Node:
+    def read(self) -> QuantityNode:
         """Read the whole expression."""
         node = self.sum()
         node = node if node.literal else _as_exact(node)
@@ -473,18 +473,18 @@ class _Parser:
             raise InputError(f"'{shorten(self.current, 20)}' does not fit in '{shorten(' '.join(self.tokens))}'.")
         return node
 
-    def sum(self) -> Node:
+    def sum(self) -> QuantityNode:
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise InputError(f"the brackets nest more than {MAX_DEPTH} deep.")
         node = self.product()
         while self.current in ("+", "-"):
             sign = self.take()
-            node = Node(sign, (node, self.product()))
+            node = QuantityNode(sign, (node, self.product()))
         self.depth -= 1
         return node
 
-    def product(self) -> Node:
+    def product(self) -> QuantityNode:
         node = self.signed()
         last = ""
         while self.current in ("*", "/") or self._starts_operand():
@@ -493,9 +493,9 @@ class _Parser:
             if not sign and last == "/" and right.op != "unit":
                 self.was_ambiguous = True
                 if not self.loose:  # a/2b is a/(2b)
-                    node = Node("/", (node.children[0], Node("*", (node.children[1], right))))
+                    node = QuantityNode("/", (node.children[0], QuantityNode("*", (node.children[1], right))))
                     continue
-            node = Node(sign or "*", (node, right))
+            node = QuantityNode(sign or "*", (node, right))
             last = sign or last
         return node
 
@@ -503,7 +503,7 @@ class _Parser:
         token = self.current
         return bool(token) and (token[0].isalnum() or token[0] in "([⌊⌈%$." or token[0] == "_")
 
-    def signed(self) -> Node:
+    def signed(self) -> QuantityNode:
         if self.current in ("+", "-"):
             self.depth += 1
             if self.depth > MAX_DEPTH:
@@ -511,32 +511,32 @@ class _Parser:
             sign = self.take()
             inner = self.signed()
             self.depth -= 1
-            return Node("neg", (inner,)) if sign == "-" else inner
+            return QuantityNode("neg", (inner,)) if sign == "-" else inner
         return self.power()
 
-    def power(self) -> Node:
+    def power(self) -> QuantityNode:
         *factors, node = self.atom()
         if self.current == "^":
             self.take()
             self.depth += 1
             if self.depth > MAX_DEPTH:
                 raise InputError(f"the powers nest more than {MAX_DEPTH} deep.")
-            node = Node("^", (node, self._exponent()))
+            node = QuantityNode("^", (node, self._exponent()))
             self.depth -= 1
         for factor in reversed(factors):
-            node = Node("*", (factor, node))
+            node = QuantityNode("*", (factor, node))
         return node
 
-    def _exponent(self) -> Node:
+    def _exponent(self) -> QuantityNode:
         """Read an exponent; units after it belong to the power, as in 10^9 bytes."""
         sign = self.take() if self.current in ("+", "-") else ""
         if self.current[:1].isdigit() and self.tokens[min(self.index + 1, len(self.tokens) - 1)] != "^":
             number = read_literal(self.take())
-            return Node("neg", (number,)) if sign == "-" else number
+            return QuantityNode("neg", (number,)) if sign == "-" else number
         inner = self.signed()
-        return Node("neg", (inner,)) if sign == "-" else inner
+        return QuantityNode("neg", (inner,)) if sign == "-" else inner
 
-    def atom(self) -> list[Node]:
+    def atom(self) -> list[QuantityNode]:
         """Read a number with its units, a name, a function or a bracket; letters written together are several."""
         token = self.take()
         if token[:1].isdigit() or token[:1] == ".":
@@ -545,7 +545,7 @@ class _Parser:
             return [self._close(self.sum(), {"(": ")", "[": "]"}[token])]
         if token in ("⌊", "⌈"):
             name = "floor" if token == "⌊" else "ceil"
-            return [Node(name, (self._close(self.sum(), "⌋" if token == "⌊" else "⌉"),))]
+            return [QuantityNode(name, (self._close(self.sum(), "⌋" if token == "⌊" else "⌉"),))]
         if token in ("%", "$"):
             return [self._unit(token)]
         if token[:1].isalpha() or token[:1] == "_":
@@ -553,21 +553,21 @@ class _Parser:
         actual = f"got '{token}'" if token else "the expression ends"
         raise InputError(f"{actual} where a number, a letter or a bracket is expected.")
 
-    def _close(self, node: Node, closing: str) -> Node:
+    def _close(self, node: QuantityNode, closing: str) -> QuantityNode:
         if self.take() != closing:
             raise InputError(f"a bracket is not closed by '{closing}'.")
         return node
 
-    def _unit(self, name: str) -> Node:
+    def _unit(self, name: str) -> QuantityNode:
         factor, dimension = find_unit(name, self.flops_is_rate) or (Fraction(1), NONE)
-        return Node("unit", name=name, measure=Measure(factor, 0.0, dimension))
+        return QuantityNode("unit", name=name, measure=Measure(factor, 0.0, dimension))
 
     def _is_unit(self, token: str) -> bool:
         if not token or (token in self.letters and not self.units_first):
             return False
         return bool(find_unit(token))
 
-    def _units_after(self, number: Node) -> Node:
+    def _units_after(self, number: QuantityNode) -> QuantityNode:
         """Return a number with the units that follow it: 2 TB/s binds more closely than a division."""
         token = self.current
         is_letter = token in self.letters and not self.units_first
@@ -580,37 +580,37 @@ class _Parser:
             measure = Measure(number.measure.value * factor, number.measure.error * factor)
             if "." not in number.name and "," not in number.name:
                 measure = Measure(measure.value, factor / 2)
-            number = Node("number", measure=measure, name=f"{number.name} {token}")
+            number = QuantityNode("number", measure=measure, name=f"{number.name} {token}")
         node = number
         while (token := self.current) in ("%", "$") or self._is_unit(token):
             after = self.tokens[self.index + 1]
             if after == "^" and token not in ("%", "$"):
                 break
-            node = Node("*", (node, self._unit(self.take())))
+            node = QuantityNode("*", (node, self._unit(self.take())))
             while self.current == "/" and self._is_unit(self.tokens[self.index + 1]):
                 self.take()
                 unit = self._unit(self.take())
                 factor, dimension = unit.measure.value, unit.measure.dimension
                 inverse = Measure(1 / factor, 0.0, tuple(-power for power in dimension))  # type: ignore[arg-type]
-                node = Node("*", (node, Node("unit", name=f"/{unit.name}", measure=inverse)))
+                node = QuantityNode("*", (node, QuantityNode("unit", name=f"/{unit.name}", measure=inverse)))
         return node
 
-    def _name(self, token: str) -> list[Node]:
+    def _name(self, token: str) -> list[QuantityNode]:
         if token in FUNCTIONS and token not in self.letters:
             return [self._call(token)]
         if self.units_first and find_unit(token) and self.index >= 2 and self.tokens[self.index - 2] == ")":
             return [self._unit(token)]
         if token in self.letters:
-            return [Node("letter", name=self.letters[token])]
+            return [QuantityNode("letter", name=self.letters[token])]
         if find_unit(token):
             return [self._unit(token)]
         if parts := split_letters(token, self.letters):
-            return [Node("letter", name=self.letters[part]) for part in parts]
+            return [QuantityNode("letter", name=self.letters[part]) for part in parts]
         if token in COUNT_WORDS:
-            return [Node("number", name=token, measure=Measure(Fraction(COUNT_WORDS[token])))]
+            return [QuantityNode("number", name=token, measure=Measure(Fraction(COUNT_WORDS[token])))]
         folded = {name.casefold(): name for name in self.letters}
         if token.casefold() in folded and len(token) > 1:
-            return [Node("letter", name=self.letters[folded[token.casefold()]])]
+            return [QuantityNode("letter", name=self.letters[folded[token.casefold()]])]
         choices = sorted(set(self.letters.values()))
         raise InputError(
             describe_unknown("letter or unit", shorten(token, 30), choices)
@@ -618,9 +618,9 @@ class _Parser:
             else f"'{shorten(token, 30)}' is not a unit, and no letters are used here."
         )
 
-    def _call(self, name: str) -> Node:
+    def _call(self, name: str) -> QuantityNode:
         if self.current not in ("(", "["):
-            return Node(name, (self.atom()[-1],))
+            return QuantityNode(name, (self.atom()[-1],))
         closing = {"(": ")", "[": "]"}[self.take()]
         arguments = [self.sum()]
         while self.current == ",":
@@ -629,10 +629,10 @@ class _Parser:
         self._close(arguments[0], closing)
         if len(arguments) > (8 if name in ("min", "max") else 1):
             raise InputError(f"{name} has one argument.")
-        return Node(name, tuple(arguments))
+        return QuantityNode(name, tuple(arguments))
 
 
-def _as_exact(node: Node) -> Node:
+def _as_exact(node: QuantityNode) -> QuantityNode:
     """Return an expression whose whole numbers are exact, unless they have a unit, as in 112 GB."""
     if node.op == "number" and node.is_integer:
         return replace(node, measure=replace(node.measure, error=0.0))
@@ -681,7 +681,7 @@ def as_float(value: Value) -> float:
         raise InputError("a number is too large.") from None
 
 
-def evaluate(node: Node, letters: Mapping[str, Value]) -> Measure:
+def evaluate(node: QuantityNode, letters: Mapping[str, Value]) -> Measure:
     """Return the value of an expression with these values of its letters, exact as long as it is rational."""
     if node.op in ("number", "unit"):
         return node.measure

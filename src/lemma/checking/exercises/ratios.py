@@ -26,7 +26,7 @@ from lemma.checking.exercises.quantities import (
 )
 from lemma.checking.exercises.quantity_expressions import (
     FUNCTIONS,
-    Node,
+    QuantityNode,
     Value,
     evaluate,
     read_quantity_field,
@@ -535,7 +535,7 @@ class RatioExercise(QuantityExercise):
             operands = [read_readings(part, self.symbols.names)[0].node for part in parts]
         except InputError:
             return None
-        node = Node("-", (operands[0], operands[1]))
+        node = QuantityNode("-", (operands[0], operands[1]))
         used = node.letters()
         if self.variable not in operands[0].letters():
             return None
@@ -641,7 +641,7 @@ def find_minimum(function: Callable[[float], float], name: str) -> float:
 # Inequalities
 
 
-def to_rational(node: Node) -> Rational | None:
+def to_rational(node: QuantityNode) -> Rational | None:
     """Return an expression as a quotient of polynomials; None if it is not one, or too large."""
     try:
         with work_limit(MAX_WORK):
@@ -650,7 +650,7 @@ def to_rational(node: Node) -> Rational | None:
         return None
 
 
-def _to_rational(node: Node, calculator: Calculator) -> Rational:
+def _to_rational(node: QuantityNode, calculator: Calculator) -> Rational:
     if node.op in ("number", "unit"):
         if not isinstance(node.measure.value, Fraction):
             raise NotImplementedError
@@ -717,7 +717,7 @@ def compare_signs(first: Rational, second: Rational) -> int:
 class Inequality:
     """A reading of `left SIGN right`, turned so that it states that `node` is positive, or at least zero."""
 
-    node: Node
+    node: QuantityNode
     includes_zero: bool
 
     def holds(self, point: Point) -> bool:
@@ -751,7 +751,7 @@ class InequalityChecker:
                 return ValueLine(line, True, self.solution, reading=note)
         for parts in readings:
             if len(parts) == 1:
-                reversed_inequality = [Inequality(Node("neg", (parts[0].node,)), not parts[0].includes_zero)]
+                reversed_inequality = [Inequality(QuantityNode("neg", (parts[0].node,)), not parts[0].includes_zero)]
                 if self._equivalence(reversed_inequality) is not None:
                     return ValueLine(line, False, self.solution, (), "the direction of the inequality is exchanged.")
         return ValueLine(line, False, self.solution)
@@ -811,7 +811,7 @@ class InequalityChecker:
             parts = []
             for sign, left, right in zip(self.signs, nodes, nodes[1:], strict=False):
                 first, second = (left, right) if sign in ">≥" else (right, left)
-                parts.append(Inequality(Node("-", (first, second)), sign in "≥≤"))
+                parts.append(Inequality(QuantityNode("-", (first, second)), sign in "≥≤"))
             result.append(parts)
         return result
 
