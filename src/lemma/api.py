@@ -1278,8 +1278,8 @@ class Check:
     def help_with(self, level: Any, kind: str, *arguments: Any, **fields: Any) -> ExerciseHelp:
         """Return help with an exercise: "hint", "where" an answer goes wrong, or "solution".
 
-        >>> print(lemma.check.help_with("hint", "position", width=2))
-        PE: sin, cos of each angle in turns
+        >>> print(lemma.check.help_with("hint", "position", "alibi"))
+        slopes: m_h = 2^(−8h/H) for h = 1 … H
         """
         levels = ("hint", "where", "solution")
         if level not in levels:

@@ -293,7 +293,10 @@ def _add_exercise_command(kind: str) -> None:
     """Add the command `lemma check KIND` for a kind of exercise."""
     entry = KINDS[kind]
 
-    @app.command(kind, cls=AnswerCommand, help=f"{entry.summary}\n\nAs in: lemma check {kind} {entry.example}")
+    about = f"{entry.summary}\n\nAs in: lemma check {kind} {entry.example}"
+    brief = f"{entry.summary.partition(':')[0].rstrip('.')}."
+
+    @app.command(kind, cls=AnswerCommand, help=about, short_help=brief)
     def check_exercise(
         arguments: Annotated[
             list[str] | None,
