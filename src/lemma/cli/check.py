@@ -316,6 +316,10 @@ def _add_exercise_command(kind: str) -> None:
 
         if unknown := next((text for text in arguments or [] if re.match(r"--[a-z]", text)), None):
             raise SpecError(describe_unknown("option", unknown, ["--file", "--names", "--show", "--json", "--help"]))
+        if file and kind == "code":  # a file must not name the code that is run
+            raise SpecError(
+                "--file holds lines of an answer; name the Python file itself: lemma check code softmax mine.py"
+            )
         answers = _read_lines(file, None, "") if file else []
         if names:
             return typer.echo(check.describe_exercise(kind, *(arguments or [])))

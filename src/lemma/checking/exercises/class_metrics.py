@@ -1,7 +1,7 @@
 """Metrics of classes and rankings: precision, recall, F1, Cohen's κ, MRR, MAP, nDCG and pass@k."""
 
 from collections.abc import Sequence
-from math import log, log10
+from math import log
 
 import numpy as np
 
@@ -542,8 +542,3 @@ def expect_pass(samples: int, correct: int, k: int) -> list[ExpectedValue]:
             scales=PERCENT,
         ),
     ]
-
-
-def log_in(base: str, value: float) -> float:
-    """Return a logarithm to the base "2", "e" or "10"."""
-    return log10(value) if base == "10" else log(value) / (log(2) if base == "2" else 1.0)

@@ -11,6 +11,7 @@ import torch
 import lemma
 from lemma.checking.code_references import REFERENCES
 from lemma.checking.exercises.registry import read_exercise
+from lemma.cli.main import main
 from lemma.errors import InputError, SpecError
 
 OVERFLOWING = """
@@ -217,4 +218,13 @@ def test_code_of_answers_to_a_sheet_is_never_run(tmp_path: Path) -> None:
     for fields in ({"kind": "code", "function": "softmax"}, {"exercise": "code-softmax"}):
         with pytest.raises((SpecError, InputError), match="never run"):
             lemma.check.sheet({"questions": [{"id": "Q1", **fields}]}, {"Q1": f"{tmp_path}/evil.py"})
+    assert not (tmp_path / "trace").exists()
+
+
+def test_file_of_lines_does_not_name_code_to_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'trace')!r}, 'w')", encoding="utf-8")
+    (tmp_path / "lines.txt").write_text(f"{tmp_path}/evil.py", encoding="utf-8")
+    with pytest.raises(SystemExit) as exit_info:
+        main(["check", "code", "softmax", "--file", str(tmp_path / "lines.txt")])
+    assert exit_info.value.code == 2 and "name the Python file itself" in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "trace").exists()
